@@ -1,0 +1,1 @@
+"""Reading files into named columns, labels and splits."""

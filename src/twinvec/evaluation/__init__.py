@@ -1,0 +1,1 @@
+"""Metrics, evaluation of files, charts and reports."""

@@ -1,0 +1,1 @@
+"""Vectors, texts and ids kept together: `Collection`, exact search."""

@@ -1,0 +1,260 @@
+"""`Encoder`: texts in, vectors out, with an account of what happened to each text."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinvec.errors import EncodeError, ModelError, TwinvecWarning, UsageError, choose, nearest
+from twinvec.model.backbone import PRECISIONS
+from twinvec.model.fingerprint import fingerprint_of, parts_of
+from twinvec.model.inputs import as_texts
+from twinvec.model.net import Net
+from twinvec.model.threads import respect_quota
+from twinvec.model.tokens import Prompt, Tokens
+from twinvec.progress import Progress
+from twinvec.records import EncodeReport, Encoding, Vectors
+
+ON_LONG = ("truncate", "error", "split")
+_BLOCK = 16_384  # distinct texts tokenised and sorted together: enough to fill length groups, little enough to stay small in memory
+
+
+@dataclass
+class _Rows:
+    """Token rows of a block of texts: rows[i] belongs to text owner[i]; a text split in pieces owns several."""
+
+    rows: list[list[int]]
+    owner: list[int]
+    full: list[int]
+    unknown: list[int]
+
+
+class Encoder:
+    """A sentence encoder. Make one with `Encoder.load`; `.net` is the torch module, `.tokens` the tokenizer."""
+
+    def __init__(
+        self, net: Net, tokens: Tokens, *, name: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None, precision: str = "float32",
+        source: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.net, self.tokens, self.name, self.precision, self.source = net, tokens, name, precision, source
+        self.prompts, self.default_prompt = dict(prompts or {}), default_prompt
+        self.engine = "torch"
+        self.threads = respect_quota()
+
+    @staticmethod
+    def load(
+        name: str | Path, *, device: str | None = None, precision: str = "float32", revision: str | None = None, pooling: str | None = None,
+        max_tokens: int | None = None, trust_remote_code: bool = False,
+    ) -> Encoder:  # fmt: skip
+        """Load "minilm", a model folder (twinvec, sentence-transformers, bare transformers) or a hub id at a revision.
+
+        precision: "float32", "bf16", or "float16" (GPU only). pooling: overrides the folder, for example "cls" or "cls+mean".
+        max_tokens: a smaller window. Raises ModelError when the model is not what it says, UsageError for a wrong option.
+        """
+        from twinvec.model.folder import load_encoder
+
+        return load_encoder(
+            name, device=device, precision=precision, revision=revision, pooling=pooling, max_tokens=max_tokens, trust_remote_code=trust_remote_code
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a folder that works alone, here, in sentence-transformers and in transformers. An existing folder is replaced whole."""
+        from twinvec.model.folder import save_encoder
+
+        return save_encoder(self, Path(folder))
+
+    @property
+    def dimensions(self) -> int:
+        return self.net.dimensions
+
+    @property
+    def normalizes(self) -> bool:
+        return self.net.normalize
+
+    @property
+    def max_tokens(self) -> int:
+        return self.tokens.max_tokens
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits over weights, tokenizer, pooling, heads, prompts and window. Computed once; a model in training has none to rely on."""
+        return fingerprint_of(parts_of(self.net, self.tokens, self.prompts, self.default_prompt))
+
+    def prompt_text(self, prompt: str | None) -> str:
+        """The text of a prompt by its name; None means the model's default prompt, "" none at all. UsageError for an unknown name."""
+        if prompt is None:
+            return self.prompts[self.default_prompt] if self.default_prompt else ""
+        if prompt == "":
+            return ""
+        if prompt not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise UsageError(f"prompt = {prompt!r}: this model ({self.name}) knows these prompts: {known}{nearest(prompt, self.prompts)}")
+        return self.prompts[prompt]
+
+    def count_tokens(self, texts: Any) -> list[int]:
+        """Tokens of each text, special tokens included, before any cutting."""
+        return self.tokens.count(as_texts(texts))
+
+    def encode(
+        self, texts: Any, *, prompt: str | None = None, batch_tokens: int | None = None, on_long: str = "truncate", progress: bool = False
+    ) -> Vectors:
+        """Vectors float32 (n, D) for a string, list, tuple, Series, array or generator of strings; one string gives (1, D).
+
+        prompt: a name from `.prompts`, put before each text; None takes the model's default. on_long: "truncate" cuts a text to the window,
+        "error" refuses it with its row, "split" encodes it in pieces and takes their mean weighted by tokens.
+        A row's vector does not depend on its neighbours (float32: within 1e-5); an empty text gives the same finite vector every time.
+        """
+        return self.encode_with_report(texts, prompt=prompt, batch_tokens=batch_tokens, on_long=on_long, progress=progress).vectors
+
+    def encode_with_report(
+        self, texts: Any, *, prompt: str | None = None, batch_tokens: int | None = None, on_long: str = "truncate", progress: bool = False
+    ) -> Encoding:
+        """As `encode`, with the account of what was cut, empty or unknown."""
+        start = time.perf_counter()
+        choose("on_long", on_long, ON_LONG)
+        if batch_tokens is not None and batch_tokens < 1:
+            raise UsageError(f"batch_tokens = {batch_tokens}: wanted a number of tokens, 1 or more")
+        listed = as_texts(texts)
+        lead = self.tokens.prompt(self.tokens.clean(self.prompt_text(prompt)))
+        place: dict[str, int] = {}
+        which = np.fromiter((place.setdefault(text, len(place)) for text in listed), dtype=np.int64, count=len(listed))
+        distinct = list(place)
+        vectors = np.zeros((len(distinct), self.dimensions), dtype=np.float32)
+        counts = np.zeros((len(distinct), 5), dtype=np.int64)  # tokens used, tokens in full, unknown, content, pieces
+        with Progress(len(distinct), "encode", show=progress, unit="texts") as bar:
+            for at in range(0, len(distinct), _BLOCK):
+                block = distinct[at : at + _BLOCK]
+                rows = self._rows(block, lead, on_long)
+                self._account(rows, counts[at : at + len(block)])
+                if on_long == "error":
+                    self._refuse_long(rows, counts[at : at + len(block)], block, which, at)
+                vectors[at : at + len(block)] = self._forward(rows, len(block), lead, batch_tokens, bar)
+        self._require_finite(vectors, which)
+        report = self._report(listed, which, counts, lead, time.perf_counter() - start)
+        return Encoding(vectors[which] if len(distinct) < len(listed) else vectors, report)
+
+    def _rows(self, texts: Sequence[str], prompt: Prompt, on_long: str) -> _Rows:
+        """Tokenise; a prompt is text before the text, as it was in training."""
+        content = self.tokens.content([prompt.text + text for text in texts] if prompt.text else texts)
+        unknown_id = self.tokens.unknown_id
+        unknown = [row.count(unknown_id) if unknown_id is not None else 0 for row in content]
+        full = [len(row) for row in content]
+        if on_long != "split":
+            return _Rows([self.tokens.cut(row) for row in content], list(range(len(texts))), full, unknown)
+        rows, owner = [], []
+        for i, row in enumerate(content):
+            pieces = self.tokens.pieces(row, prompt) if len(row) > self.tokens.room else [self.tokens.cut(row)]
+            rows += pieces
+            owner += [i] * len(pieces)
+        return _Rows(rows, owner, full, unknown)
+
+    def _account(self, rows: _Rows, counts: np.ndarray) -> None:
+        extra = len(self.tokens.prefix) + len(self.tokens.suffix)
+        np.add.at(counts[:, 0], rows.owner, [len(row) for row in rows.rows])
+        counts[:, 1] = np.asarray(rows.full) + extra
+        counts[:, 2], counts[:, 3] = rows.unknown, rows.full
+        np.add.at(counts[:, 4], rows.owner, 1)
+
+    def _refuse_long(self, rows: _Rows, counts: np.ndarray, block: list[str], which: np.ndarray, at: int) -> None:
+        for i in np.flatnonzero(counts[:, 1] > self.max_tokens):
+            row = int(np.flatnonzero(which == at + i)[0])
+            raise EncodeError(
+                f"row {row} has {counts[i, 1]} tokens, the model's window is {self.max_tokens} ({block[i][:40]!r}...); "
+                "use on_long='truncate' to cut it or on_long='split' to encode it in pieces"
+            )
+
+    def _forward(self, rows: _Rows, n: int, prompt: Prompt, budget: int | None, bar: Progress) -> Vectors:
+        lengths = [len(row) for row in rows.rows]
+        pieces = np.zeros((len(lengths), self.dimensions), dtype=np.float32)
+        was_training = self.net.training
+        self.net.eval()
+        try:
+            with torch.inference_mode():
+                for chunk in self.net.chunked(lengths, budget):
+                    found = self.net([rows.rows[i] for i in chunk], prompt.tokens)
+                    pieces[chunk] = found.float().cpu().numpy()
+                    bar.advance(len(chunk))
+        finally:
+            self.net.train(was_training)
+        if len(lengths) == n:
+            return pieces
+        weight = np.asarray([max(length - prompt.tokens, 1) for length in lengths], dtype=np.float32)[:, None]
+        out, total = np.zeros((n, self.dimensions), dtype=np.float32), np.zeros((n, 1), dtype=np.float32)
+        np.add.at(out, rows.owner, pieces * weight)
+        np.add.at(total, rows.owner, weight)
+        out /= total
+        several = np.bincount(rows.owner, minlength=n) > 1
+        out[~several] = pieces[np.isin(rows.owner, np.flatnonzero(~several))]
+        if self.normalizes:
+            norms = np.linalg.norm(out[several], axis=1, keepdims=True)
+            out[several] /= np.where(norms > 0, norms, 1)
+        return out
+
+    def _require_finite(self, vectors: Vectors, which: np.ndarray) -> None:
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            rows = np.flatnonzero(np.isin(which, bad))
+            shown = ", ".join(str(i) for i in rows[:10])
+            remedy = "load the model with precision='float32'" if self.precision != "float32" else "the model's weights overflow on this text"
+            raise EncodeError(f"{len(rows)} of {len(which)} rows came out as NaN or infinity (rows, from 0: {shown}): {remedy}")
+
+    def _report(self, texts: list[str], which: np.ndarray, counts: np.ndarray, prompt: Prompt, seconds: float) -> EncodeReport:
+        each = counts[which]
+        long = each[:, 1] > self.max_tokens
+        cut = long & (each[:, 4] == 1)
+        content = int(each[:, 3].sum())
+        return EncodeReport(
+            rows=len(texts),
+            dimensions=self.dimensions,
+            tokens=int(each[:, 0].sum()),
+            truncated=int(cut.sum()),
+            truncated_tokens=int((each[cut, 1] - self.max_tokens).sum()),
+            split=int((each[:, 4] > 1).sum()),
+            longest=int(each[:, 1].max()) if len(each) else 0,
+            empty=[i for i, text in enumerate(texts) if not text or text.isspace()],
+            unknown_rate=int(each[:, 2].sum()) / content if content else 0.0,
+            prompt=prompt.text,
+            engine=self.engine,
+            precision=self.precision,
+            threads=torch.get_num_threads(),
+            seconds=seconds,
+        )
+
+    def __repr__(self) -> str:
+        pooling = "+".join(self.net.pooling)
+        return (
+            f"Encoder({self.name!r}, dimensions={self.dimensions}, max_tokens={self.max_tokens}, pooling={pooling!r}, precision={self.precision!r})"
+        )
+
+
+def pick_device(device: str | None) -> torch.device:
+    """None takes a CUDA device when there is one, else the CPU."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError) as err:
+        raise UsageError(f"device = {device!r}: torch cannot use it ({str(err).splitlines()[0]}); choose cpu or cuda") from err
+    return found
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    choose("precision", precision, PRECISIONS)
+    if precision == "float16" and device.type == "cpu":
+        raise UsageError("precision = 'float16': on a CPU half precision is about ten times slower than float32; use float32 or bf16")
+
+
+def warn(message: str) -> None:
+    warnings.warn(message, TwinvecWarning, stacklevel=3)
+
+
+__all__ = ["Encoder", "ModelError", "check_precision", "pick_device", "warn"]

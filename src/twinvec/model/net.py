@@ -1,0 +1,105 @@
+"""Backbone, pooling and heads as one torch module: token rows in, vectors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from twinvec.model.batch import PackedBatch, chunks, padded
+from twinvec.model.heads import Dense, unit_rows
+from twinvec.model.packed import packed_forward
+from twinvec.model.pooling import pool
+
+PADDED_BUDGET = 1024  # tokens of a padded batch; measured: 4,096 loses a third of the rate on a CPU
+PACKED_BUDGET = 2048  # tokens of a packed chunk; measured with benchmarks/encode.py
+
+
+class Net(nn.Module):
+    """`forward(rows) -> (B, D)`, in the order of the rows, whatever way they travel inside."""
+
+    def __init__(
+        self, backbone: nn.Module, pooling: Sequence[str], heads: Sequence[Dense], *, normalize: bool, include_prompt: bool = True, pad_id: int = 0
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = nn.ModuleList(heads)
+        self.pooling, self.normalize, self.include_prompt, self.pad_id = tuple(pooling), normalize, include_prompt, pad_id
+        self.packed = packed_forward(backbone)
+
+    @property
+    def token_dimensions(self) -> int:
+        config: Any = self.backbone.config
+        return int(getattr(config, "hidden_size", None) or config.dim)
+
+    @property
+    def dimensions(self) -> int:
+        if len(self.heads):
+            last: Any = self.heads[-1]
+            return int(last.linear.out_features)
+        return self.token_dimensions * len(self.pooling)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def set_dropout(self, share: float) -> None:
+        """Set every dropout of the backbone, in its modules and in its configuration."""
+        config: Any = self.backbone.config
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout", "mlp_dropout"):
+            if hasattr(config, name):
+                setattr(config, name, share)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = share
+            elif isinstance(getattr(module, "attention_dropout", None), float):
+                module.attention_dropout = share  # type: ignore[assignment]
+        self.packed = packed_forward(self.backbone)  # it keeps the shares that it was built with
+
+    def forward(self, rows: Sequence[Sequence[int]], skip: int = 0, *, normalize: bool | None = None) -> Tensor:
+        """rows: B token rows; skip: first tokens of each row that pooling leaves out (only if the model says so); returns (B, D).
+
+        normalize: overrides the model's own Normalize head, for losses that want the lengths.
+        """
+        skip = 0 if self.include_prompt else skip
+        pooled = self._pool_packed(rows, skip) if self.packed is not None else self._pool_padded(rows, skip)
+        for head in self.heads:
+            pooled = head(pooled.to(next(head.parameters()).dtype))
+        return unit_rows(pooled) if (self.normalize if normalize is None else normalize) else pooled
+
+    def _pool_packed(self, rows: Sequence[Sequence[int]], skip: int) -> Tensor:
+        batch = PackedBatch.of(rows, self.device)
+        if not batch.groups:
+            return torch.zeros(len(rows), self.token_dimensions * len(self.pooling), device=self.device)
+        assert self.packed is not None
+        tokens = self.packed(batch)
+        parts = []
+        for group in batch.groups:
+            view = tokens[group.start : group.stop].view(group.rows, group.length, -1)
+            parts.append(pool(view, torch.ones(group.rows, group.length, dtype=torch.bool, device=view.device), self.pooling, skip))
+        if batch.empty_rows:
+            parts.insert(0, torch.zeros(batch.empty_rows, parts[0].shape[1], dtype=parts[0].dtype, device=parts[0].device))
+        back = torch.empty(len(rows), dtype=torch.long)
+        back[torch.tensor(batch.order)] = torch.arange(len(rows))
+        return torch.cat(parts)[back.to(tokens.device)]
+
+    def _pool_padded(self, rows: Sequence[Sequence[int]], skip: int, *, left: bool = False) -> Tensor:
+        ids, mask = padded(rows, self.pad_id, self.device, left=left)
+        # A row without tokens would attend to nothing (softmax over no key is NaN); it looks at one padding token, and pools to zeros.
+        seen = mask.clone()
+        seen[:, -1 if left else 0] |= ~mask.any(1)
+        arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": seen.long()}
+        config: Any = self.backbone.config
+        if hasattr(config, "use_cache"):
+            arguments["use_cache"] = False
+        if left:
+            arguments["position_ids"] = (seen.long().cumsum(1) - 1).clamp(min=0)
+        tokens = self.backbone(**arguments).last_hidden_state
+        return pool(tokens, mask, self.pooling, skip)
+
+    def chunked(self, lengths: Sequence[int], budget: int | None) -> list[list[int]]:
+        """Row numbers in chunks that fit one forward pass, longest first."""
+        pad = self.packed is None
+        return list(chunks(lengths, budget or (PADDED_BUDGET if pad else PACKED_BUDGET), pad=pad))

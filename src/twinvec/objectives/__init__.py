@@ -1,0 +1,1 @@
+"""Losses: tensors in, scalar out; they never see a model."""

@@ -1,0 +1,88 @@
+"""Plain records that travel between rooms. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text to index. `id` is the caller's own string and stays for life; `metadata` is a JSON object."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One search result; `score` is the cosine (or inner product), larger is nearer."""
+
+    id: str
+    score: float
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "score": self.score, "text": self.text, "metadata": self.metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeReport:
+    """What happened to the texts of one encode call.
+
+    `tokens`: tokens that went through the model, special tokens and prompt included. `truncated`: rows cut to the window;
+    `truncated_tokens`: how many tokens they lost; `split`: rows encoded in pieces instead; `longest`: tokens of the longest row before cutting.
+    `empty`: numbers (from 0) of the rows without any text. `unknown_rate`: share of unknown tokens among the content tokens (0-1).
+    """
+
+    rows: int
+    dimensions: int
+    tokens: int
+    truncated: int
+    truncated_tokens: int
+    split: int
+    longest: int
+    empty: list[int]
+    unknown_rate: float
+    prompt: str
+    engine: str
+    precision: str
+    threads: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form of `twinvec encode --json`; `empty` becomes a count, `empty_rows` lists the first hundred."""
+        out = asdict(self)
+        out["empty"] = len(self.empty)
+        out["empty_rows"] = self.empty[:100]
+        return out
+
+    def warnings(self) -> list[str]:
+        """Sentences worth showing to a user; empty when nothing was lost."""
+        notes = []
+        if self.truncated:
+            notes.append(
+                f"{self.truncated} of {self.rows} texts were longer than the model's window and lost {self.truncated_tokens} tokens in all "
+                f"(longest text: {self.longest} tokens); see --on-long split|error"
+            )
+        if self.empty:
+            shown = ", ".join(str(i) for i in self.empty[:5])
+            notes.append(f"{len(self.empty)} of {self.rows} texts are empty (first rows, from 0: {shown})")
+        if self.unknown_rate > 0.2:
+            notes.append(f"{self.unknown_rate:.0%} of the tokens are unknown to this model: it does not know this language or script")
+        return notes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Vectors float32 (n, D) with their report."""
+
+    vectors: Vectors
+    report: EncodeReport

@@ -1,0 +1,1 @@
+"""Whole jobs that join rooms: a training run with its report, the demo."""

@@ -1,0 +1,1 @@
+"""`Searcher`: a query in, hits out."""

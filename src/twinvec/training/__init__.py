@@ -1,0 +1,1 @@
+"""`Recipe` and the training loop."""
