@@ -65,6 +65,7 @@ class Run:
         self.objective = TrainingObjective(recipe, data, encoder.dimensions)
         if self.objective.head is not None:
             self.objective.head.to(self.net.device)
+        self.labels = self.objective.labels_of(data)
         lengths = [max(len(column[i]) for column in data.columns.values()) for i in range(len(data))]
         self.order = LengthBucketedOrder(lengths, recipe.batch_size, recipe.seed)
         self.batches_per_epoch = math.ceil(len(data) / recipe.batch_size)
@@ -76,6 +77,7 @@ class Run:
         self.state = State()
         self.prompt = encoder.tokens.prompt(encoder.tokens.clean(encoder.prompt_text(recipe.prompt)))
         self.started = time.monotonic()
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     # ---- the loop
 
@@ -135,16 +137,28 @@ class Run:
         self.optimizer.step()
         return total, norm
 
-    def batch_loss(self, rows: list[int]) -> Tensor:
-        """The loss of some training rows. All columns travel in one forward pass, so both sides see the same weights once."""
-        objective = self.objective
-        texts = [self.data.columns[name][i] for name in objective.columns for i in rows]
+    def batch_loss(self, rows: list[int], data: Dataset | None = None, labels: Tensor | None = None) -> Tensor:
+        """The loss of some rows (of the training data by default). All columns travel in one forward pass, so both sides see the same weights."""
+        if data is None:
+            data, labels = self.data, self.labels
+        texts = [data.columns[name][i] for name in self.objective.columns for i in rows]
         tokens = self.encoder.tokens
         content = tokens.content([self.prompt.text + text for text in texts] if self.prompt.text else texts)
         with torch.autocast(self.net.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16"):
             vectors = self.net([tokens.cut(row) for row in content], self.prompt.tokens, normalize=self.recipe.normalize)
-        labels = objective.labels[rows].to(self.net.device) if objective.labels is not None else None
-        return objective.loss(vectors.float().split(len(rows)), labels)
+        chosen = labels[rows].to(self.net.device) if labels is not None else None
+        return self.objective.loss(vectors.float().split(len(rows)), chosen)
+
+    def mean_loss(self, data: Dataset) -> float:
+        """The loss over other data of the same kind, without dropout: the metric "loss"."""
+        labels = self.objective.labels_of(data)
+        self.net.eval()
+        total = 0.0
+        with torch.no_grad():
+            for start in range(0, len(data), self.recipe.batch_size):
+                rows = list(range(start, min(start + self.recipe.batch_size, len(data))))
+                total += self.batch_loss(rows, data, labels).item() * len(rows)
+        return total / max(1, len(data))
 
     # ---- measuring
 
@@ -195,6 +209,8 @@ class Run:
 
     def _log(self, entry: dict[str, Any]) -> None:
         self.state.log_lines += 1
+        for listener in self.listeners:
+            listener(entry)
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as stream:
             stream.write(json.dumps({**entry, "seconds": round(time.monotonic() - self.started, 3)}, ensure_ascii=False, allow_nan=False) + "\n")
 

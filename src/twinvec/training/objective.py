@@ -28,16 +28,22 @@ class TrainingObjective:
         check_fit(recipe, data)
         self.recipe = recipe
         self.columns = list(data.columns)
-        self.labels: Tensor | None = None
         self.head: nn.Module | None = None
         self._range = (0.0, 1.0)
         if recipe.objective == "classification":
-            assert data.labels is not None
-            classes = 3 if data.kind == "nli" else 2
-            self.head = ClassificationHead(dimensions, classes, recipe.concatenation)
-            self.labels = torch.tensor(data.labels).long()
-        elif recipe.objective == "regression":
-            self.labels, self._range = _scores(data)
+            self.head = ClassificationHead(dimensions, 3 if data.kind == "nli" else 2, recipe.concatenation)
+        elif recipe.objective == "regression" and data.score_range is not None:
+            self._range = data.score_range
+
+    def labels_of(self, data: Dataset) -> Tensor | None:
+        """(n,) what the loss is told of each row: class numbers, or scores in the training data's own range; None for triplets."""
+        if self.recipe.objective == "triplet":
+            return None
+        assert data.labels is not None
+        if self.recipe.objective == "classification":
+            return torch.tensor(data.labels).long()
+        low, high = self._range
+        return torch.from_numpy(normalised_scores(data)) * (high - low) + low
 
     def loss(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         """A scalar, the mean over the rows of the batch."""
@@ -50,13 +56,6 @@ class TrainingObjective:
             return regression_loss(vectors[0], vectors[1], labels, *self._range, mapping=recipe.mapping)
         assert isinstance(self.head, ClassificationHead)
         return classification_loss(self.head(vectors[0], vectors[1]), labels)
-
-
-def _scores(data: Dataset) -> tuple[Tensor, tuple[float, float]]:
-    if data.score_range is not None:
-        assert data.labels is not None
-        return torch.tensor(data.labels, dtype=torch.float32), data.score_range
-    return torch.from_numpy(normalised_scores(data)), (0.0, 1.0)
 
 
 def check_fit(recipe: Recipe, data: Dataset) -> None:

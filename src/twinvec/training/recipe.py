@@ -81,6 +81,7 @@ class Recipe(BaseModel):
     log_steps: int = Field(10, ge=1, description="steps between two lines of log.jsonl")
     tensorboard: bool = Field(False, description="also log to TensorBoard in the run's folder (needs the tensorboard extra)")
     resume: bool = Field(False, description="go on from the last checkpoint in output, if there is one")
+    overwrite: bool = Field(False, description="replace an earlier run in output")
     device: str | None = Field(None, description="cpu or cuda; default: cuda when there is one")
 
     @model_validator(mode="after")
