@@ -125,7 +125,7 @@ def similarity_histogram(
     charts = []
     for at, ((name, _), (rows, means)) in enumerate(zip(panels, counted, strict=True)):
         last = at == len(panels) - 1
-        chart = _panel(rows, means, (float(edges[0]), float(edges[-1])), top, word, axis=last, legend=at == 0)
+        chart = _panel(rows, means, (float(edges[0]), float(edges[-1])), top, word, axis=last)
         charts.append(chart.properties(width=WIDTH, height=150, title=alt.Title(word[name], anchor="start", fontSize=12)))
     return _spec(alt.vconcat(*charts, spacing=10).resolve_scale(color="shared") if len(charts) > 1 else charts[0])
 
@@ -195,13 +195,13 @@ def _counts(
     return rows, means
 
 
-def _panel(rows: Rows, means: Rows, domain: tuple[float, float], top: float, word: dict[str, str], *, axis: bool, legend: bool) -> Any:
+def _panel(rows: Rows, means: Rows, domain: tuple[float, float], top: float, word: dict[str, str], *, axis: bool) -> Any:
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
     x_axis = alt.Axis(format=".1f", labels=axis, tickCount=8)
     x = alt.X("from:Q", bin="binned", title=word["similarity"] if axis else None, scale=scale, axis=x_axis)
     y = alt.Y("share:Q", title=word["share"], stack=None, scale=alt.Scale(domain=[0, top]), axis=alt.Axis(format="%", tickCount=4))
     colours = alt.Scale(domain=[word["positive"], word["negative"]], range=[BLUE, ORANGE])
-    colour = alt.Color("kind:N", title=None, scale=colours, legend=alt.Legend(orient="top", symbolOpacity=1) if legend else None)
+    colour = alt.Color("kind:N", title=None, scale=colours, legend=alt.Legend(orient="top", symbolOpacity=1))
     tip = [
         alt.Tooltip("kind:N", title=" "),
         alt.Tooltip("from:Q", title=word["from"], format=".3f"),

@@ -13,7 +13,7 @@ from twinvec.data.dataset import Dataset, Kind, read_data
 from twinvec.errors import DataError, UsageError, choose
 from twinvec.evaluation.encoding import EncodedColumns, EncoderLike, encode_columns
 from twinvec.evaluation.metrics import similarities
-from twinvec.evaluation.nearest import nearest, unit_rows
+from twinvec.evaluation.nearest import nearest
 from twinvec.evaluation.nli import score_nli
 from twinvec.evaluation.pairs import score_pairs
 from twinvec.evaluation.parallel import score_parallel
@@ -151,7 +151,7 @@ def _rank(
         if query in by_id and query not in qrels[query] and same_text_key(by_id[query]).endswith(same_text_key(text))
     }
     ranked = {}
-    found = nearest(unit_rows(vectors["query"]), unit_rows(vectors["document"]), k + 1)
+    found = nearest(vectors["query"], vectors["document"], k + 1)
     for query, rows in zip(queries, found, strict=True):
         ids = [documents[row].id for row in rows]
         ranked[query] = [document for document in ids if not (query in own and document == query)][:k]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from twinvec.errors import DataError
 from twinvec.evaluation.metrics import similarities
-from twinvec.evaluation.nearest import nearest, unit_rows
+from twinvec.evaluation.nearest import nearest
 
 
 def score_parallel(u: npt.ArrayLike, v: npt.ArrayLike, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def score_parallel(u: npt.ArrayLike, v: npt.ArrayLike, sources: Sequence[str], t
     row pairs with that source (so that repeated texts are no mistakes); "accuracy_target_to_source" the other way; "accuracy" their mean;
     "mean_cosine" of the partners; "notes".
     """
-    a, b = unit_rows(u), unit_rows(v)
+    a, b = np.asarray(u, dtype=np.float32), np.asarray(v, dtype=np.float32)
     if a.shape != b.shape or not len(sources) == len(targets) == len(a):
         raise DataError(f"parallel: needs as many vectors as texts on both sides, got {len(a)} and {len(b)} for {len(sources)} and {len(targets)}")
     if not len(a):
@@ -43,4 +43,5 @@ def _accuracy(u: npt.NDArray[np.float32], v: npt.NDArray[np.float32], sources: S
     for source, target in zip(sources, targets, strict=True):
         partners[source].add(target)
     found = nearest(u, v[list(first.values())], 1)
-    return sum(distinct[int(best[0])] in partners[source] for source, best in zip(sources, found, strict=True)) / len(sources)
+    right = [bool(best.size) and distinct[int(best[0])] in partners[source] for source, best in zip(sources, found, strict=True)]
+    return sum(right) / len(sources)

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from twinvec.errors import ModelError
+from twinvec.model.resolve import first_line
 
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16, "float16": torch.float16}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """transformers prints bars and load reports; twinvec says itself what matters."""
     from transformers.utils import logging
 
@@ -58,19 +59,28 @@ def load_backbone(folder: Path, precision: str, *, trust_remote_code: bool = Fal
 
     check_weights(folder)
     try:
-        with _quiet():
+        with quiet():
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-            auto = AutoModelForTextEncoding if getattr(config, "is_encoder_decoder", False) else AutoModel
+            # The encoder half of T5 and its kin; a folder saved from that half alone no longer calls itself encoder-decoder.
+            auto = AutoModelForTextEncoding if type(config) in AutoModelForTextEncoding._model_mapping else AutoModel
             known = auto._model_mapping.get(type(config), None)
             options: dict[str, Any] = {"dtype": PRECISIONS[precision], "use_safetensors": True, "trust_remote_code": trust_remote_code}
             if known is not None and "add_pooling_layer" in inspect.signature(known.__init__).parameters:
                 options["add_pooling_layer"] = False
-            model, report = auto.from_pretrained(folder, config=config, output_loading_info=True, **options)
+            # Without ignore_mismatched_sizes transformers names the shapes only in a printed table; with it, the report holds them.
+            model, report = auto.from_pretrained(folder, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **options)
     except SafetensorError as err:
         raise ModelError(f"{folder}: the weights cannot be read ({err}); the file is damaged or cut short, fetch it again") from err
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as err:
-        first = (str(err).strip().splitlines() or [""])[0][:300]
-        raise ModelError(f"{folder}: transformers cannot load this model ({type(err).__name__}: {first})") from err
+    except Exception as err:  # transformers raises whatever a config or a modelling file raises
+        if "trust_remote_code" in str(err):
+            raise ModelError(f"{folder}: the model wants to run code of its own; read that code, then load with trust_remote_code=True") from err
+        raise ModelError(f"{folder}: transformers cannot load this model ({type(err).__name__}: {first_line(err)})") from err
+    if mismatched := sorted(report["mismatched_keys"]):
+        key, stored, wanted = mismatched[0]
+        raise ModelError(
+            f"{folder}: {len(mismatched)} weights do not fit config.json (first: {key} is {tuple(stored)} in the file, "
+            f"{tuple(wanted)} by config.json); the two are of different models"
+        )
     missing = sorted(key for key in report["missing_keys"] if "position_ids" not in key)
     if missing:
         raise ModelError(
@@ -82,14 +92,21 @@ def load_backbone(folder: Path, precision: str, *, trust_remote_code: bool = Fal
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a folder. ModelError when it cannot be read, or when it comes up without a vocabulary."""
     from transformers import AutoTokenizer
 
     try:
-        with _quiet():
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            known = len(tokenizer)
     except Exception as err:  # the loaders of transformers raise whatever their parsers raise
-        first = (str(err).strip().splitlines() or [""])[0][:300]
-        raise ModelError(f"{folder}: the tokenizer cannot be loaded ({type(err).__name__}: {first}); is tokenizer.json in the folder?") from err
+        raise ModelError(
+            f"{folder}: the tokenizer cannot be loaded ({type(err).__name__}: {first_line(err)}); is tokenizer.json in the folder?"
+        ) from err
+    if known <= len(tokenizer.all_special_tokens):
+        # Without its files transformers makes up an empty tokenizer, to which every word is unknown.
+        raise ModelError(f"{folder}: the tokenizer has no vocabulary; tokenizer.json (or vocab.txt and its like) is missing from the folder")
+    return tokenizer
 
 
 def is_decoder_only(model: nn.Module) -> bool:
@@ -102,6 +119,12 @@ def is_decoder_only(model: nn.Module) -> bool:
     return bool(causal and not masked) or bool(getattr(config, "is_decoder", False))
 
 
+def position_offset(model: nn.Module) -> int:
+    """The number of a row's first position: 0, but padding_idx + 1 for RoBERTa, XLM-R, MPNet and their kin, whose position table says so."""
+    padding = getattr(getattr(getattr(model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
+    return padding + 1 if isinstance(padding, int) else 0
+
+
 def window_of(model: nn.Module, tokenizer: Any, asked: int | None) -> int:
     """The largest number of tokens a row may have, special tokens included: the least of what folder, tokenizer and position table allow."""
     config: Any = model.config
@@ -110,8 +133,5 @@ def window_of(model: nn.Module, tokenizer: Any, asked: int | None) -> int:
         limits.append(int(tokenizer.model_max_length))
     table = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if isinstance(table, int) and table > 0:
-        # RoBERTa, XLM-R and MPNet number positions from padding_idx + 1.
-        embeddings = getattr(model, "embeddings", None)
-        offset = getattr(embeddings, "padding_idx", None) if config.model_type != "bert" else None
-        limits.append(table - (offset + 1 if isinstance(offset, int) else 0))
+        limits.append(table - position_offset(model))
     return min(limits) if limits else 512

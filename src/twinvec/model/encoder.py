@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from twinvec.errors import EncodeError, ModelError, TwinvecWarning, UsageError, choose, nearest
@@ -18,13 +19,16 @@ from twinvec.model.backbone import PRECISIONS
 from twinvec.model.fingerprint import fingerprint_of, parts_of
 from twinvec.model.inputs import as_texts
 from twinvec.model.net import Net
+from twinvec.model.resolve import first_line
 from twinvec.model.threads import respect_quota
 from twinvec.model.tokens import Prompt, Tokens
 from twinvec.progress import Progress
 from twinvec.records import EncodeReport, Encoding, Vectors
 
+Numbers = npt.NDArray[np.int64]
 ON_LONG = ("truncate", "error", "split")
-_BLOCK = 16_384  # distinct texts tokenised and sorted together: enough to fill length groups, little enough to stay small in memory
+_BLOCK_TEXTS, _BLOCK_CHARACTERS = 16_384, 1 << 20
+"""Distinct texts tokenised and sorted together: enough to fill length groups, little enough to stay small in memory (a token costs 0.1 KB here)."""
 
 
 @dataclass
@@ -41,8 +45,8 @@ class Encoder:
     """A sentence encoder. Make one with `Encoder.load`; `.net` is the torch module, `.tokens` the tokenizer."""
 
     def __init__(
-        self, net: Net, tokens: Tokens, *, name: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None, precision: str = "float32",
-        source: Path | None = None,
+        self, net: Net, tokens: Tokens, *, name: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None,
+        precision: str = "float32", source: Path | None = None,
     ) -> None:  # fmt: skip
         self.net, self.tokens, self.name, self.precision, self.source = net, tokens, name, precision, source
         self.prompts, self.default_prompt = dict(prompts or {}), default_prompt
@@ -130,13 +134,13 @@ class Encoder:
         vectors = np.zeros((len(distinct), self.dimensions), dtype=np.float32)
         counts = np.zeros((len(distinct), 5), dtype=np.int64)  # tokens used, tokens in full, unknown, content, pieces
         with Progress(len(distinct), "encode", show=progress, unit="texts") as bar:
-            for at in range(0, len(distinct), _BLOCK):
-                block = distinct[at : at + _BLOCK]
+            for at, stop in _blocks(distinct):
+                block = distinct[at:stop]
                 rows = self._rows(block, lead, on_long)
-                self._account(rows, counts[at : at + len(block)])
+                self._account(rows, counts[at:stop], lead)
                 if on_long == "error":
-                    self._refuse_long(rows, counts[at : at + len(block)], block, which, at)
-                vectors[at : at + len(block)] = self._forward(rows, len(block), lead, batch_tokens, bar)
+                    self._refuse_long(counts[at:stop], block, which, at)
+                vectors[at:stop] = self._forward(rows, len(block), lead, batch_tokens, bar)
         self._require_finite(vectors, which)
         report = self._report(listed, which, counts, lead, time.perf_counter() - start)
         return Encoding(vectors[which] if len(distinct) < len(listed) else vectors, report)
@@ -145,7 +149,8 @@ class Encoder:
         """Tokenise; a prompt is text before the text, as it was in training."""
         content = self.tokens.content([prompt.text + text for text in texts] if prompt.text else texts)
         unknown_id = self.tokens.unknown_id
-        unknown = [row.count(unknown_id) if unknown_id is not None else 0 for row in content]
+        asked = max(prompt.tokens - len(self.tokens.prefix), 0)  # a long prompt must not hide that the text itself is unknown
+        unknown = [row[asked:].count(unknown_id) if unknown_id is not None else 0 for row in content]
         full = [len(row) for row in content]
         if on_long != "split":
             return _Rows([self.tokens.cut(row) for row in content], list(range(len(texts))), full, unknown)
@@ -156,14 +161,15 @@ class Encoder:
             owner += [i] * len(pieces)
         return _Rows(rows, owner, full, unknown)
 
-    def _account(self, rows: _Rows, counts: np.ndarray) -> None:
+    def _account(self, rows: _Rows, counts: Numbers, prompt: Prompt) -> None:
         extra = len(self.tokens.prefix) + len(self.tokens.suffix)
         np.add.at(counts[:, 0], rows.owner, [len(row) for row in rows.rows])
         counts[:, 1] = np.asarray(rows.full) + extra
-        counts[:, 2], counts[:, 3] = rows.unknown, rows.full
+        counts[:, 2] = rows.unknown
+        counts[:, 3] = np.maximum(np.asarray(rows.full) - max(prompt.tokens - len(self.tokens.prefix), 0), 0)
         np.add.at(counts[:, 4], rows.owner, 1)
 
-    def _refuse_long(self, rows: _Rows, counts: np.ndarray, block: list[str], which: np.ndarray, at: int) -> None:
+    def _refuse_long(self, counts: Numbers, block: list[str], which: Numbers, at: int) -> None:
         for i in np.flatnonzero(counts[:, 1] > self.max_tokens):
             row = int(np.flatnonzero(which == at + i)[0])
             raise EncodeError(
@@ -174,6 +180,7 @@ class Encoder:
     def _forward(self, rows: _Rows, n: int, prompt: Prompt, budget: int | None, bar: Progress) -> Vectors:
         lengths = [len(row) for row in rows.rows]
         pieces = np.zeros((len(lengths), self.dimensions), dtype=np.float32)
+        first = np.diff(rows.owner, prepend=-1) > 0  # the bar counts texts, not their pieces
         was_training = self.net.training
         self.net.eval()
         try:
@@ -181,7 +188,13 @@ class Encoder:
                 for chunk in self.net.chunked(lengths, budget):
                     found = self.net([rows.rows[i] for i in chunk], prompt.tokens)
                     pieces[chunk] = found.float().cpu().numpy()
-                    bar.advance(len(chunk))
+                    bar.advance(int(first[chunk].sum()))
+        except IndexError as err:
+            highest = max(max(row, default=0) for row in rows.rows)
+            raise ModelError(
+                f"{self.name}: {err}: the tokenizer gives tokens up to {highest} and rows up to {max(lengths)} tokens, "
+                "more than the model has embeddings for; tokenizer and weights do not belong together"
+            ) from err
         finally:
             self.net.train(was_training)
         if len(lengths) == n:
@@ -198,7 +211,7 @@ class Encoder:
             out[several] /= np.where(norms > 0, norms, 1)
         return out
 
-    def _require_finite(self, vectors: Vectors, which: np.ndarray) -> None:
+    def _require_finite(self, vectors: Vectors, which: Numbers) -> None:
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             rows = np.flatnonzero(np.isin(which, bad))
@@ -206,7 +219,7 @@ class Encoder:
             remedy = "load the model with precision='float32'" if self.precision != "float32" else "the model's weights overflow on this text"
             raise EncodeError(f"{len(rows)} of {len(which)} rows came out as NaN or infinity (rows, from 0: {shown}): {remedy}")
 
-    def _report(self, texts: list[str], which: np.ndarray, counts: np.ndarray, prompt: Prompt, seconds: float) -> EncodeReport:
+    def _report(self, texts: list[str], which: Numbers, counts: Numbers, prompt: Prompt, seconds: float) -> EncodeReport:
         each = counts[which]
         long = each[:, 1] > self.max_tokens
         cut = long & (each[:, 4] == 1)
@@ -235,6 +248,18 @@ class Encoder:
         )
 
 
+def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Bounds [at, stop) of runs of texts that are few and short enough to be tokenised together."""
+    at = characters = 0
+    for i, text in enumerate(texts):
+        if i > at and (i - at == _BLOCK_TEXTS or characters + len(text) > _BLOCK_CHARACTERS):
+            yield at, i
+            at, characters = i, 0
+        characters += len(text)
+    if at < len(texts):
+        yield at, len(texts)
+
+
 def pick_device(device: str | None) -> torch.device:
     """None takes a CUDA device when there is one, else the CPU."""
     if device is None:
@@ -243,7 +268,7 @@ def pick_device(device: str | None) -> torch.device:
         found = torch.device(device)
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as err:
-        raise UsageError(f"device = {device!r}: torch cannot use it ({str(err).splitlines()[0]}); choose cpu or cuda") from err
+        raise UsageError(f"device = {device!r}: torch cannot use it ({first_line(err)}); choose cpu or cuda") from err
     return found
 
 

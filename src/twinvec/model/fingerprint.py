@@ -39,11 +39,27 @@ def tokenizer_hash(tokens: Tokens) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+ARCHITECTURE = (
+    "model_type", "num_attention_heads", "num_key_value_heads", "hidden_act", "hidden_activation", "activation",
+    "layer_norm_eps", "norm_eps", "rms_norm_eps", "sliding_window",
+)  # fmt: skip
+"""What a config says beyond the shapes of its weights. Few and old names, so that a new release of transformers changes no fingerprint."""
+
+
+def architecture(config: Any) -> dict[str, Any]:
+    found = {name: getattr(config, name, None) for name in ARCHITECTURE}
+    return {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
+
+
 def parts_of(net: Net, tokens: Tokens, prompts: dict[str, str], default_prompt: str | None) -> dict[str, Any]:
     """The named parts that the fingerprint covers, so that a mismatch can say which one differs."""
+    return {"weights": weights_hash(net), "tokenizer": tokenizer_hash(tokens), **described(net, tokens, prompts, default_prompt)}
+
+
+def described(net: Net, tokens: Tokens, prompts: dict[str, str], default_prompt: str | None) -> dict[str, Any]:
+    """The parts that are told, not hashed: cheap enough to compare at each load."""
     return {
-        "weights": weights_hash(net),
-        "tokenizer": tokenizer_hash(tokens),
+        "architecture": architecture(net.backbone.config),
         "pooling": list(net.pooling),
         "include_prompt": net.include_prompt,
         "heads": [head.config() for head in net.heads],  # type: ignore[operator]
@@ -52,6 +68,7 @@ def parts_of(net: Net, tokens: Tokens, prompts: dict[str, str], default_prompt: 
         "max_tokens": tokens.max_tokens,
         "lower_case": tokens.lower_case,
         "nfkc": tokens.nfkc,
+        "cut_left": tokens.cut_left,
         "prompts": dict(sorted(prompts.items())),
         "default_prompt": default_prompt,
     }

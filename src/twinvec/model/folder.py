@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from twinvec.errors import ModelError
+from twinvec.errors import EncodeError, ModelError, UsageError
 from twinvec.files import atomic_folder, write_json
-from twinvec.model.backbone import PRECISIONS, is_decoder_only, load_backbone, load_tokenizer, window_of
+from twinvec.model.backbone import PRECISIONS, check_weights, is_decoder_only, load_backbone, load_tokenizer, quiet, window_of
 from twinvec.model.encoder import Encoder, check_precision, pick_device, warn
-from twinvec.model.fingerprint import GOLDEN_TEXTS, GOLDEN_TOLERANCE, fingerprint_of, parts_of
+from twinvec.model.fingerprint import GOLDEN_TEXTS, GOLDEN_TOLERANCE, described, fingerprint_of, parts_of
 from twinvec.model.heads import Dense
-from twinvec.model.layout import Layout, parse_pooling, read_json, read_layout, write_layout
+from twinvec.model.layout import Layout, parse_pooling, read_layout, read_object, write_layout
 from twinvec.model.net import Net
-from twinvec.model.resolve import resolve
+from twinvec.model.resolve import first_line, resolve
 from twinvec.model.tokens import Tokens
 
 FORMAT = 1
@@ -44,9 +45,12 @@ def load_encoder(
     window = window_of(backbone, tokenizer, layout.max_tokens)
     if max_tokens is not None:
         if not 0 < max_tokens <= window:
-            raise ModelError(f"max_tokens = {max_tokens}: this model's window is 1 to {window} tokens")
+            raise UsageError(f"max_tokens = {max_tokens}: this model's window is 1 to {window} tokens")
         window = max_tokens
-    tokens = Tokens(tokenizer, window, lower_case=layout.lower_case, nfkc=layout.nfkc)
+    try:
+        tokens = Tokens(tokenizer, window, lower_case=layout.lower_case, nfkc=layout.nfkc)
+    except ModelError as err:
+        raise ModelError(f"{folder}: {err}") from err
     modes = _pooling(folder, layout, pooling, backbone)
     net = Net(
         backbone,
@@ -61,6 +65,7 @@ def load_encoder(
     net.to(place).eval()
     encoder = Encoder(net, tokens, name=str(name), prompts=layout.prompts, default_prompt=layout.default_prompt, precision=precision, source=folder)
     if layout.twinvec and pooling is None and max_tokens is None:
+        _check_parts(folder, encoder, layout.twinvec)
         _check_golden(folder, encoder, layout.twinvec)
     return encoder
 
@@ -72,21 +77,27 @@ def _pooling(folder: Path, layout: Layout, asked: str | None, backbone: Any) -> 
         return layout.pooling
     guess = "last_token" if is_decoder_only(backbone) else "mean"
     warn(
-        f"{folder} does not say how it pools: {guess} pooling is a guess, and a backbone that was not trained for sentence embeddings gives poor ones. "
-        "Choose with --pooling, and train or measure it before use"
+        f"{folder} does not say how it pools: {guess} pooling is a guess, and a backbone that was not trained for sentence embeddings gives poor "
+        "ones. Choose with --pooling, and train or measure it before use"
     )
     return (guess,)
 
 
 def _dense(path: Path) -> Dense:
-    head = Dense.from_config(read_json(path / "config.json"))
-    weights = path / "model.safetensors"
-    if not weights.is_file():
-        raise ModelError(f"{path}: no model.safetensors for this Dense head (pickled *.bin weights are not opened; convert them first)")
     try:
-        head.load_state_dict(load_file(weights))
-    except Exception as err:  # safetensors and torch name the fault; the file is what matters here
-        raise ModelError(f"{weights}: does not fit its config.json ({str(err).splitlines()[0]})") from err
+        head = Dense.from_config(read_object(path / "config.json"))
+    except ModelError as err:
+        raise ModelError(f"{path / 'config.json'}: {err}") from err
+    weights = path / "model.safetensors"
+    check_weights(path)
+    try:
+        found = load_file(weights)
+    except SafetensorError as err:
+        raise ModelError(f"{weights}: cannot be read ({first_line(err)}); the file is damaged or cut short, fetch it again") from err
+    shapes, wanted = ({name: tuple(value.shape) for name, value in state.items()} for state in (found, head.state_dict()))
+    if shapes != wanted:
+        raise ModelError(f"{weights}: holds {shapes}, its config.json wants {wanted}; the two are of different models")
+    head.load_state_dict(found)
     return head
 
 
@@ -99,13 +110,35 @@ def _check_shapes(folder: Path, net: Net) -> None:
         width = linear.out_features
 
 
+def _check_parts(folder: Path, encoder: Encoder, saved: dict[str, Any]) -> None:
+    """What twinvec.json says of pooling, prompts, window and the like must be what the other files say; weights are left to the golden vectors."""
+    then = saved.get("parts")
+    if not isinstance(then, dict):
+        return
+    now = described(encoder.net, encoder.tokens, encoder.prompts, encoder.default_prompt)
+    differ = [name for name in now if name in then and now[name] != then[name]]
+    if differ:
+        name = differ[0]
+        raise ModelError(
+            f"{folder}: changed since it was saved: {', '.join(differ)} ({name}: {then[name]!r} in twinvec.json, {now[name]!r} in the folder's other "
+            "files). Put the files back; or, if the change is meant, delete twinvec.json, load the folder and save it again"
+        )
+
+
 def _check_golden(folder: Path, encoder: Encoder, saved: dict[str, Any]) -> None:
     """The folder's golden texts must give the folder's golden vectors; ModelError says which part differs."""
     golden = saved.get("golden") or []
     if not golden:
         return
-    found = encoder.encode([row["text"] for row in golden], prompt="").astype(np.float64)
-    wanted = np.asarray([row["vector"] for row in golden], dtype=np.float64)
+    try:
+        texts = [str(row["text"]) for row in golden]
+        wanted = np.asarray([row["vector"] for row in golden], dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as err:
+        raise ModelError(f"{folder / 'twinvec.json'}: its golden vectors cannot be read ({type(err).__name__}: {first_line(err)})") from err
+    try:
+        found = encoder.encode(texts, prompt="").astype(np.float64)
+    except EncodeError as err:
+        raise ModelError(f"{folder}: its golden texts cannot be encoded ({err}); the weights are damaged, fetch the model again") from err
     if wanted.shape != found.shape:
         raise ModelError(
             f"{folder}: its golden vectors have shape {wanted.shape}, the model gives {found.shape}: folder and twinvec.json do not belong together"
@@ -146,14 +179,16 @@ def save_encoder(encoder: Encoder, folder: Path) -> Path:
         raise ModelError(f"{folder} exists and is no model folder; choose another place, or remove it")
     with atomic_folder(folder, replace=True) as place:
         backbone: Any = net.backbone
-        backbone.save_pretrained(place, safe_serialization=True)
-        tokens.tokenizer.model_max_length = tokens.max_tokens
-        tokens.tokenizer.save_pretrained(place)
+        with quiet():
+            backbone.save_pretrained(place, safe_serialization=True)
+            tokens.tokenizer.model_max_length = tokens.max_tokens
+            tokens.tokenizer.save_pretrained(place)
         heads: list[Any] = list(net.heads)
         dense = write_layout(
-            place, pooling=net.pooling, token_dimensions=net.token_dimensions, include_prompt=net.include_prompt, dense=[head.config() for head in heads],
-            normalize=net.normalize, max_tokens=tokens.max_tokens, lower_case=tokens.lower_case, prompts=encoder.prompts,
-            default_prompt=encoder.default_prompt, versions={"pytorch": made["torch"], "transformers": made["transformers"], "twinvec": made["twinvec"]},
+            place, pooling=net.pooling, token_dimensions=net.token_dimensions, include_prompt=net.include_prompt,
+            dense=[head.config() for head in heads], normalize=net.normalize, max_tokens=tokens.max_tokens, lower_case=tokens.lower_case,
+            prompts=encoder.prompts, default_prompt=encoder.default_prompt,
+            versions={"pytorch": made["torch"], "transformers": made["transformers"], "twinvec": made["twinvec"]},
         )  # fmt: skip
         for path, head in zip(dense, heads, strict=True):
             save_file({key: value.contiguous() for key, value in head.state_dict().items()}, path / "model.safetensors")

@@ -59,6 +59,9 @@ class Dense(nn.Module):
         name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
         short = {full.rsplit(".", 1)[1]: full for full in ACTIVATIONS}
         name = short.get(name.rsplit(".", 1)[-1], name) if name.startswith("torch.nn.") else name
+        sizes = [config.get(name) for name in ("in_features", "out_features")]
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ModelError(f"a Dense head needs in_features and out_features, found {sizes[0]!r} and {sizes[1]!r}")
         return Dense(
             int(config["in_features"]), int(config["out_features"]), bool(config.get("bias", True)), name, bool(config.get("use_residual", False))
         )

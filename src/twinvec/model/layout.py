@@ -57,8 +57,18 @@ def read_json(path: Path) -> Any:
     """ModelError with the file named when it is no JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise ModelError(f"{path}: this file of the model is missing; fetch the model again") from err
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
         raise ModelError(f"{path}: cannot be read as JSON ({err}); fetch the model again") from err
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; ModelError for anything else."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: wanted a JSON object, found a {type(found).__name__}; fetch the model again")
+    return found
 
 
 def parse_pooling(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -89,7 +99,10 @@ def _read_modules(folder: Path, modules: Any) -> Layout:
         raise ModelError(f"{folder / 'modules.json'}: wanted a list of modules with 'type' and 'path'")
     seen_transformer = False
     for module in modules:
-        kind, place = str(module["type"]).rsplit(".", 1)[-1], folder / str(module.get("path", ""))
+        package, _, kind = str(module["type"]).rpartition(".")
+        place = folder / str(module.get("path", ""))
+        if package.split(".")[0] != "sentence_transformers":
+            kind = ""  # a class of somebody's own, whatever it is called
         if kind == "Transformer" and not seen_transformer:
             layout.transformer, seen_transformer = place, True
         elif kind == "Pooling":
@@ -109,7 +122,7 @@ def _read_modules(folder: Path, modules: Any) -> Layout:
 
 
 def _read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
-    config = read_json(path)
+    config = read_object(path)
     if "pooling_mode" in config:
         given = config["pooling_mode"]
         ours = {theirs: name for name, theirs in THEIR_POOLING.items()}
@@ -129,29 +142,34 @@ def _read_settings(folder: Path, layout: Layout) -> None:
     for name in ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json", "sentence_distilbert_config.json"):
         path = layout.transformer / name
         if path.is_file():
-            config = read_json(path)
-            layout.max_tokens = config.get("max_seq_length")
+            config = read_object(path)
+            window = config.get("max_seq_length")
+            if window is not None and (not isinstance(window, int) or window < 1):
+                raise ModelError(f"{path}: max_seq_length = {window!r}, wanted a number of tokens")
+            layout.max_tokens = window
             layout.lower_case = bool(config.get("do_lower_case", False))
             break
     path = folder / "config_sentence_transformers.json"
     if path.is_file():
-        config = read_json(path)
+        config = read_object(path)
         # sentence-transformers 6 writes empty prompts for query and document into every model; those are no prompts.
         layout.prompts = {str(name): str(text) for name, text in (config.get("prompts") or {}).items() if text}
         default = config.get("default_prompt_name")
         if default and default not in layout.prompts:
-            default = None if default in (config.get("prompts") or {}) else _no_prompt(path, default, layout.prompts)
+            if default not in (config.get("prompts") or {}):
+                known = ", ".join(layout.prompts) or "none"
+                raise ModelError(f"{path}: default_prompt_name {default!r} is not among its prompts ({known})")
+            default = None
         layout.default_prompt = default
     path = folder / "twinvec.json"
     if path.is_file():
-        layout.twinvec = read_json(path)
-        if int(layout.twinvec.get("format", 0)) > 1:
-            raise ModelError(f"{path}: format {layout.twinvec['format']} is newer than this twinvec knows (1); update twinvec")
+        layout.twinvec = read_object(path)
+        made = layout.twinvec.get("format")
+        if not isinstance(made, int):
+            raise ModelError(f"{path}: format = {made!r}, wanted a number; fetch the model again")
+        if made > 1:
+            raise ModelError(f"{path}: format {made} is newer than this twinvec knows (1); update twinvec")
         layout.nfkc = bool(layout.twinvec.get("nfkc", False))
-
-
-def _no_prompt(path: Path, default: str, prompts: dict[str, str]) -> None:
-    raise ModelError(f"{path}: default_prompt_name {default!r} is not among its prompts ({', '.join(prompts) or 'none'})")
 
 
 def write_layout(

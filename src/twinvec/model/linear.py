@@ -20,7 +20,7 @@ from torch import Tensor, nn
 def onednn_works() -> bool:
     """True when the oneDNN operators exist and give the plain layer's numbers on a small product, forward and fused with GELU."""
     try:
-        if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
             return False
         generator = torch.Generator().manual_seed(0)
         x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((5, 16), (8, 16), (8,)))
@@ -44,12 +44,14 @@ def _onednn(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str) -> 
 class FastLinear:
     """One or several nn.Linear over the same input as one product; the outputs stand side by side: (T, in) -> (T, sum of out).
 
-    The joined and reordered weight is kept, and made again whenever a parameter has changed since.
+    The joined and reordered weight is kept, and made again whenever a parameter has changed since: by an optimiser, load_state_dict,
+    or any operation in place. Only writing through `parameter.data` goes unseen, since torch does not count it.
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = list(layers)
         self._stamp: tuple[Any, ...] | None = None
+        self._seen: list[Tensor] = []  # holds the memory behind the stamp, so that no later parameter can come to lie at the same address
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
         self._packed = False
@@ -82,7 +84,7 @@ class FastLinear:
         first = self.layers[0].weight
         if first.dtype != torch.float32 or first.device.type != "cpu" or x.dtype != torch.float32 or not onednn_works():
             return self._plain(x, activation)
-        outs = [_TrainedLinear.apply(x, layer.weight, layer.bias) for layer in self.layers]
+        outs = [_TrainedLinear.apply(x, layer.weight, layer.bias) for layer in self.layers]  # type: ignore[no-untyped-call]
         out: Tensor = outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
         return F.gelu(out) if activation else out
 
@@ -97,7 +99,7 @@ class FastLinear:
             self._bias = torch.cat([layer.bias for layer in self.layers]).detach() if has_bias else None
             self._packed = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16) and onednn_works()
             self._weight = _pack(weight) if self._packed else weight
-        self._stamp = stamp
+        self._stamp, self._seen = stamp, [p.detach() for p in parameters]
 
 
 class _TrainedLinear(torch.autograd.Function):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twinvec.model.backbone import position_offset
 from twinvec.model.batch import PackedBatch, chunks, padded
 from twinvec.model.heads import Dense, unit_rows
 from twinvec.model.packed import packed_forward
@@ -28,6 +29,7 @@ class Net(nn.Module):
         self.heads = nn.ModuleList(heads)
         self.pooling, self.normalize, self.include_prompt, self.pad_id = tuple(pooling), normalize, include_prompt, pad_id
         self.packed = packed_forward(backbone)
+        self._leaks: bool | None = None  # does padding change a row? Found out at the first batch that has any
 
     @property
     def token_dimensions(self) -> int:
@@ -86,6 +88,13 @@ class Net(nn.Module):
         return torch.cat(parts)[back.to(tokens.device)]
 
     def _pool_padded(self, rows: Sequence[Sequence[int]], skip: int, *, left: bool = False) -> Tensor:
+        if len({len(row) for row in rows}) > 1 and self._padding_leaks(rows):
+            return self._pool_by_length(rows, skip)
+        tokens, mask = self._run_padded(rows, left)
+        return pool(tokens, mask, self.pooling, skip)
+
+    def _run_padded(self, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
+        """Token vectors (B, L, D) and the mask (B, L) of real tokens."""
         ids, mask = padded(rows, self.pad_id, self.device, left=left)
         # A row without tokens would attend to nothing (softmax over no key is NaN); it looks at one padding token, and pools to zeros.
         seen = mask.clone()
@@ -95,9 +104,36 @@ class Net(nn.Module):
         if hasattr(config, "use_cache"):
             arguments["use_cache"] = False
         if left:
-            arguments["position_ids"] = (seen.long().cumsum(1) - 1).clamp(min=0)
-        tokens = self.backbone(**arguments).last_hidden_state
-        return pool(tokens, mask, self.pooling, skip)
+            arguments["position_ids"] = (seen.long().cumsum(1) - 1).clamp(min=0) + position_offset(self.backbone)
+        tokens: Tensor = self.backbone(**arguments).last_hidden_state
+        return tokens, mask
+
+    def _padding_leaks(self, rows: Sequence[Sequence[int]]) -> bool:
+        """True for backbones in which padding changes the tokens beside it, mask or not (ConvBERT's convolutions, MobileBERT's trigrams)."""
+        if self._leaks is None:
+            short, long = min((row for row in rows if row), key=len, default=[]), max(rows, key=len)
+            if len(short) == len(long):
+                return False  # nothing to be seen in this batch
+            was_training = self.backbone.training
+            self.backbone.eval()
+            try:
+                with torch.no_grad():
+                    alone = self._run_padded([short], False)[0][0].float()
+                    beside = self._run_padded([short, long], False)[0][0, : len(short)].float()
+            finally:
+                self.backbone.train(was_training)
+            tolerance = 1e-3 if next(self.parameters()).dtype == torch.float32 else 5e-2
+            self._leaks = bool((alone - beside).abs().max() > tolerance * alone.abs().max())
+        return self._leaks
+
+    def _pool_by_length(self, rows: Sequence[Sequence[int]], skip: int) -> Tensor:
+        """One pass for each length, so that no row is padded."""
+        lengths = sorted({len(row) for row in rows})
+        members = [[i for i, row in enumerate(rows) if len(row) == length] for length in lengths]
+        pooled = torch.cat([self._pool_padded([rows[i] for i in group], skip) for group in members])
+        back = torch.empty(len(rows), dtype=torch.long)
+        back[torch.tensor([i for group in members for i in group])] = torch.arange(len(rows))
+        return pooled[back.to(pooled.device)]
 
     def chunked(self, lengths: Sequence[int], budget: int | None) -> list[list[int]]:
         """Row numbers in chunks that fit one forward pass, longest first."""

@@ -40,12 +40,15 @@ def attend(
     """
     parts = []
     for group in groups:
-        views = [x[group.start : group.stop].view(group.rows, group.length, heads, -1).transpose(1, 2) for x in (q, k, v)]
+        one, two, three = (x[group.start : group.stop].view(group.rows, group.length, heads, -1).transpose(1, 2) for x in (q, k, v))
         mask = bias(group.length) if bias is not None else None
         if mask is not None:
             mask = mask.unsqueeze(0).expand(group.rows, heads, -1, -1)
-        attended = F.scaled_dot_product_attention(*views, attn_mask=mask, dropout_p=dropout)
+        attended = F.scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout)
         parts.append(attended.transpose(1, 2).reshape(group.rows * group.length, -1))
+    idle = len(q) - (groups[-1].stop if groups else 0)
+    if idle:
+        parts.append(parts[0].new_zeros(idle, parts[0].shape[1]) if parts else q.new_zeros(idle, q.shape[1]))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -105,7 +108,7 @@ def _positions_after_padding(batch: PackedBatch, pad: int) -> Tensor:
     """RoBERTa's numbering: pad + 1, pad + 2, ... over tokens that are not the padding token itself."""
     if not bool((batch.ids == pad).any()):
         return batch.positions + (pad + 1)
-    out = torch.empty_like(batch.positions)
+    out = torch.full_like(batch.positions, pad)  # the idle tokens behind the last group keep this
     for group in batch.groups:
         real = batch.ids[group.start : group.stop].view(group.rows, group.length).ne(pad).long()
         out[group.start : group.stop] = (real.cumsum(1) * real + pad).flatten()

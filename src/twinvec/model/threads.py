@@ -10,31 +10,40 @@ from pathlib import Path
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), cgroup: Path = Path("/proc/self/cgroup")) -> float | None:
     """CPUs that the cgroup (v2, or v1) grants, or None without a limit. The tightest limit on the way up counts."""
-    found: list[float] = []
-    for folder in _cgroup_folders(root, cgroup):
-        v2 = folder / "cpu.max"
-        if v2.is_file():
-            quota, _, period = v2.read_text().strip().partition(" ")
-            if quota != "max":
-                found.append(int(quota) / int(period or 100_000))
-    for folder in (root / "cpu", root / "cpu,cpuacct"):
-        v1 = folder / "cpu.cfs_quota_us"
-        if v1.is_file():
-            quota_us = int(v1.read_text())
-            if quota_us > 0:
-                found.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
+    found = [limit for folder in _cgroup_folders(root, cgroup) if (limit := _limit(folder)) is not None]
     return min(found) if found else None
 
 
+def _limit(folder: Path) -> float | None:
+    """The limit that one cgroup folder states, in CPUs; None when it states none, or nothing that can be read."""
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, _, period = (folder / "cpu.max").read_text().strip().partition(" ")
+            return None if quota == "max" else int(quota) / int(period or 100_000)
+        if (folder / "cpu.cfs_quota_us").is_file():
+            quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+            return quota_us / int((folder / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        pass  # a thread count is no reason to fail
+    return None
+
+
 def _cgroup_folders(root: Path, cgroup: Path) -> list[Path]:
-    folders = [root]
-    if cgroup.is_file():
-        for line in cgroup.read_text().splitlines():
-            if line.startswith("0::"):
-                inside = root
-                for part in line[3:].strip("/").split("/"):
-                    inside = inside / part
-                    folders.append(inside)
+    """Where limits may stand: the root of each hierarchy, and every folder from there down to this process's own."""
+    v1 = [root / name for name in ("cpu", "cpu,cpuacct")]
+    folders = [root, *v1]
+    try:
+        lines = cgroup.read_text().splitlines()
+    except OSError:
+        return folders
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        parts = path.strip("/").split("/")
+        if number == "0" and not controllers:  # v2, alone or beside v1
+            tops = [root, root / "unified"]
+        else:
+            tops = v1 if "cpu" in controllers.split(",") else []
+        folders += [top.joinpath(*parts[: depth + 1]) for top in tops for depth in range(len(parts))]
     return folders
 
 

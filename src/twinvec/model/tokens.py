@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twinvec.errors import EncodeError
+from twinvec.errors import EncodeError, ModelError
 from twinvec.text import without_surrogates
 
 
@@ -35,6 +35,10 @@ class Tokens:
         self.pad_id = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0)
         self.unknown_id = tokenizer.unk_token_id
         self.room = max_tokens - len(self.prefix) - len(self.suffix)
+        if self.room < 1:
+            raise ModelError(
+                f"a window of {max_tokens} tokens holds no text: {max_tokens - self.room} of them are special tokens; set max_tokens higher"
+            )
         self.cut_left = getattr(tokenizer, "truncation_side", "right") == "left"
 
     def _raw(self, texts: Sequence[str], special: bool) -> list[list[int]]:

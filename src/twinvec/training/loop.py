@@ -82,8 +82,8 @@ class Run:
     # ---- the loop
 
     def go(self) -> State:
-        state = self.state
         resumed = self._resume() if self.recipe.resume else False
+        state = self.state
         if not resumed and self.evaluate is not None:
             state.baseline_metric = self._measure("baseline")
         with Progress(self.total_steps, "train", show=self.show, unit="steps") as bar:
@@ -105,7 +105,7 @@ class Run:
             state.step += 1
             state.loss_sum += loss
             state.loss_count += 1
-            bar.advance(1, loss=loss, **({self.metric: state.best_metric} if state.best_metric is not None else {}))
+            bar.advance(1, loss=loss, **({"best": state.best_metric} if state.best_metric is not None else {}))
             if state.step % recipe.log_steps == 0 or state.step == self.total_steps:
                 self._log_loss(norm)
             due = self._due()
@@ -175,9 +175,9 @@ class Run:
 
     def _measure(self, event: str) -> float | None:
         assert self.evaluate is not None
-        values = self.evaluate(self.encoder)
+        found = self.evaluate(self.encoder)
+        values = {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
         value = values.get(self.metric)
-        value = value if value is not None and math.isfinite(value) else None
         self._log({"event": event, "step": self.state.step, "epoch": self._epochs_done(), "metric": self.metric, "value": value, "values": values})
         return value
 

@@ -1,0 +1,168 @@
+"""Texts to encode or to index: documents with id, text and metadata from any table, or a plain list of texts."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from twinvec.data.beir import corpus_documents, document_id, is_retrieval_folder
+from twinvec.data.columns import TEXTS, plain
+from twinvec.data.tables import format_of, place, read_table, stream_rows
+from twinvec.errors import DataError, UsageError, nearest
+from twinvec.records import Document
+from twinvec.text import without_surrogates
+
+IDS: Final = ("id", "docid", "documentid", "pid", "uid", "编号", "文档编号", "序号")
+TITLES: Final = ("title", "标题")
+BOTH: Final = "title+text"
+
+
+def read_documents(
+    paths: str | Path | Sequence[str | Path], *, text: str | None = None, id: str | None = None, encoding: str = "utf-8", format: str | None = None
+) -> Iterator[Document]:
+    """Documents of files, or of retrieval folders (their corpus), one by one.
+
+    text: the text's column ("title+text" joins two), found by name when None: text, sentence, question, content, 文本, 问题, ...; a title
+    goes before the text, as in BEIR. id: the id's column, found by name when None (id, _id, doc_id, 编号); without one the id is
+    "FILE:ROW" with rows from 1. All other columns, the title too, become metadata.
+    DataError: a file that cannot be read, no column or more than one for the text, an id twice (both rows are named).
+    """
+    sources = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    if not sources:
+        raise UsageError("documents: no file was given")
+    seen: dict[str, tuple[int, int, int | None]] = {}
+    for number, path in enumerate(sources):
+        if path.is_dir() and is_retrieval_folder(path):
+            if text is not None or id is not None:
+                raise UsageError(f"{path} is a retrieval folder, whose columns are fixed; leave out --text and --id")
+            rows: Iterator[tuple[Document, int, int | None]] = ((document, line, line) for document, line in corpus_documents(path))
+        else:
+            rows = _rows(path, _stem(path, sources), text, id, encoding, format)
+        for document, row, line in rows:
+            if document.id in seen:
+                first_file, first_row, first_line = seen[document.id]
+                earlier = f"{sources[first_file]}, " if first_file != number else ""
+                raise DataError(
+                    f"{path}, {place(row, line)}: the id {document.id!r} was given before, in {earlier}{place(first_row, first_line)}; "
+                    "ids must differ, or choose another column with --id"
+                )
+            seen[document.id] = (number, row, line)
+            yield document
+
+
+def read_texts(path: str | Path, column: str | None = None, *, encoding: str = "utf-8", format: str | None = None) -> list[str]:
+    """The texts of a file in its order: the lines of plain text, or one column of a table (found by name when None)."""
+    path = Path(path)
+    table = read_table(path, encoding=encoding, format=format)
+    picker = _Picker(list(table.columns), path, column, None)
+    out = []
+    for i in range(len(table)):
+        row = {name: table.columns[name][i] for name in picker.wanted}
+        out.append(picker.text(row, table.where(i)))
+    return out
+
+
+def _stem(path: Path, sources: Sequence[Path]) -> str:
+    """The file's name without endings; with its folder's name when another file is called the same."""
+
+    def name(source: Path) -> str:
+        return source.name.removesuffix(".gz").rpartition(".")[0] or source.name
+
+    return name(path) if sum(name(other) == name(path) for other in sources) == 1 else f"{path.parent.name}/{name(path)}"
+
+
+def _rows(path: Path, stem: str, text: str | None, id: str | None, encoding: str, format: str | None) -> Iterator[tuple[Document, int, int | None]]:
+    picker: _Picker | None = None
+    # JSON objects may lack keys, so a column that is asked for is looked for in every row, and known ones in the first row only.
+    fixed = format_of(path, format) not in ("json", "jsonl")
+    number = 0
+    for number, (line, row) in enumerate(stream_rows(path, encoding=encoding, format=format), start=1):
+        where = f"{path}, {place(number, line)}"
+        if picker is None:
+            extra = [] if fixed else [name for name in (text, id) if name and name != BOTH and name not in row]
+            picker = _Picker([*row, *extra], path, text, id)
+        name = f"{stem}:{number}" if picker.id is None else document_id(_whole(row.get(picker.id)), where, picker.id)
+        content = picker.text(row, where)
+        metadata = {key: _json_value(value) for key, value in row.items() if key != picker.id and key != picker.main}
+        yield Document(name, content, metadata), number, line
+    if not number:
+        raise DataError(f"{path}: no rows (a header at most); is it the right file?")
+
+
+class _Picker:
+    """Which columns of a file hold title, text and id."""
+
+    def __init__(self, names: list[str], path: Path, text: str | None, id: str | None) -> None:
+        self.path, self.names = path, names
+        by_key: dict[str, list[str]] = {}
+        for name in names:
+            by_key.setdefault(plain(name), []).append(name)
+        titles = [name for key in TITLES for name in by_key.get(key, [])]
+        self.id = self._given(id, "--id") if id is not None else self._only([n for key in IDS for n in by_key.get(key, [])], "the id", "--id")
+        self.title: str | None = None
+        if text is not None and text != BOTH:
+            self.main = self._given(text, "--text")
+        else:
+            found = [name for key in TEXTS for name in by_key.get(key, []) if name != self.id]
+            main = self._only(found, "the text", "--text")
+            self.title = titles[0] if titles and (text == BOTH or main in by_key.get("text", []) + by_key.get("文本", [])) else None
+            if main is None or (text == BOTH and self.title is None):
+                example = next((name for name in names if name != self.id), names[0])
+                wanted = "a title and a text" if text == BOTH else "the text (text, sentence, content, 文本, ...)"
+                there = ", ".join(map(repr, names[:12]))
+                raise DataError(f"{path}: no column for {wanted} among {there}; say which with --text, for example --text {example}")
+            self.main = main
+        self.wanted = [name for name in (self.title, self.main) if name is not None]
+
+    def _given(self, name: str, option: str) -> str:
+        if name in self.names:
+            return name
+        close = [other for other in self.names if plain(other) == plain(name)]
+        if len(close) != 1:
+            there = ", ".join(map(repr, self.names[:12]))
+            raise UsageError(f"{self.path}: {option} {name!r} is no column; there are {there}{nearest(name, self.names)}")
+        return close[0]
+
+    def _only(self, found: list[str], what: str, option: str) -> str | None:
+        if len(found) > 1:
+            several = " and ".join(map(repr, found))
+            raise DataError(f"{self.path}: {several} could each be {what}; say which with {option}, for example {option} {found[0]}")
+        return found[0] if found else None
+
+    def text(self, row: Mapping[str, Any], where: str) -> str:
+        parts = []
+        for name in self.wanted:
+            value = row.get(name)
+            if value is None and name == self.title:
+                continue
+            if not isinstance(value, str):
+                said = "is missing" if value is None else f"is {value!r:.60} ({type(value).__name__})"
+                raise DataError(f"{where}: {name!r} {said}; wanted a text, or choose another column with --text")
+            parts.append(value)
+        return without_surrogates(" ".join(part for part in parts if part) if len(parts) > 1 else parts[0])
+
+
+def _whole(value: Any) -> Any:
+    """3.0 as 3: what a table program makes of ids."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _json_value(value: Any) -> Any:
+    """Metadata as JSON can hold it: dates and decimals as text, NaN as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item) for item in value]
+    return value

@@ -1,0 +1,65 @@
+"""Run every `sh` and `python` block of the READMEs and the guides, so that what they show works.
+
+Blocks run in order, in one folder a page, beside the sample files (documents.csv, train.csv, dev.csv, test.csv, questions/). A block under
+`<!-- not run: reason -->` is skipped. A block that stood on an earlier page in the same words is run once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from twinvec.data.sample import write_sample
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "README.zh-CN.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md") if path.name not in ("cli.md", "decisions.md"))]
+BLOCK = re.compile(r"(?P<before><!-- not run: [^>]+ -->\n+)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+
+
+def blocks(page: str) -> list[tuple[int, str, str]]:
+    """(line, kind, code) of the blocks that are run."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(text.count("\n", 0, m.start("code")), m["kind"], m["code"]) for m in BLOCK.finditer(text) if not m["before"]]
+
+
+def run(page: str, seen: set[tuple[str, str]]) -> list[str]:
+    faults = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_sample(folder)
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+        for line, kind, code in blocks(page):
+            if (kind, code) in seen:
+                continue
+            start = time.monotonic()
+            command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code] if kind == "python" else ["bash", "-euo", "pipefail", "-c", code]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+            print(f"{page}:{line} {kind} {'ok' if done.returncode == 0 else 'FAILED'} ({time.monotonic() - start:.1f} s)", flush=True)
+            if done.returncode:
+                faults.append(f"{page}:{line}: exit {done.returncode}\n{code}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}")
+            seen.add((kind, code))
+    return faults
+
+
+def broken_links(page: str) -> list[str]:
+    here = (ROOT / page).parent
+    return [f"{page}: no such file: {link}" for link in LINK.findall((ROOT / page).read_text(encoding="utf-8")) if not (here / link).exists()]
+
+
+def main() -> None:
+    seen: set[tuple[str, str]] = set()
+    faults = [fault for page in PAGES for fault in broken_links(page)]
+    for page in PAGES:
+        faults += run(page, seen)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    raise SystemExit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
