@@ -37,7 +37,9 @@ def mixed_sentences(encoder: Encoder, n: int = 2000, seed: int = 0) -> list[str]
 def in_child(script: str, *arguments: str) -> dict:
     """Run a benchmark part in its own process; its last line of output is JSON. Adds peak_rss_mb of that process."""
     command = [sys.executable, script, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+    ) as child:
         peak = [0]
         watcher = threading.Thread(target=_watch, args=(child.pid, peak), daemon=True)
         watcher.start()
@@ -64,5 +66,8 @@ def versions(*names: str) -> str:
 
 
 def machine() -> str:
-    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.processor())
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        platform.processor(),
+    )
     return f"{model}, {len(os.sched_getaffinity(0))} CPUs"

@@ -30,7 +30,9 @@ def main() -> None:
     texts = mixed_sentences(encoder)
     tokens = np.asarray(encoder.count_tokens(texts))
     print(f"{machine()}; {versions('twinvec', 'sentence-transformers', 'torch', 'transformers')}; {encoder.threads} threads")
-    print(f"{len(texts)} sentences, {tokens.min()}-{tokens.max()} tokens, median {np.median(tokens):.0f}, 95th percentile {np.percentile(tokens, 95):.0f}")
+    print(
+        f"{len(texts)} sentences, {tokens.min()}-{tokens.max()} tokens, median {np.median(tokens):.0f}, 95th percentile {np.percentile(tokens, 95):.0f}"
+    )
     ours, theirs = [], []
     encoder.encode(texts[:64])
     peer.encode(texts[:64], batch_size=32)

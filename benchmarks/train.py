@@ -23,7 +23,9 @@ def ours(data: str, steps: int) -> None:
     from twinvec.training.loop import Run
 
     with tempfile.TemporaryDirectory() as folder:
-        recipe = tv.Recipe.of(model="minilm", data=data, objective="regression", mapping="unit", output=folder, batch_size=32, lr=2e-5, max_steps=steps)
+        recipe = tv.Recipe.of(
+            model="minilm", data=data, objective="regression", mapping="unit", output=folder, batch_size=32, lr=2e-5, max_steps=steps
+        )
         train = tv.read_data(data)
         run = Run(recipe, tv.Encoder.load("minilm"), train, Path(folder), None, "loss", show=False)
         batches = [batch for epoch in range(10) for batch in run.order.batches(epoch) if len(batch) == 32][: steps + WARM]
@@ -63,7 +65,9 @@ def peer(data: str, steps: int) -> None:
             output_dir=folder, per_device_train_batch_size=32, max_steps=steps + WARM, learning_rate=2e-5, warmup_steps=0.1, lr_scheduler_type="linear",
             save_strategy="no", logging_steps=10, report_to="none", disable_tqdm=True, use_cpu=True, seed=42,
         )  # fmt: skip
-        trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=losses.CosineSimilarityLoss(model), callbacks=[clock])
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments, train_dataset=rows, loss=losses.CosineSimilarityLoss(model), callbacks=[clock]
+        )
         trainer.train()
         logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     print(json.dumps({"pairs_per_second": steps * 32 / (clock.end - clock.start), "last_loss": float(logged[-1])}))

@@ -17,7 +17,11 @@ from pathlib import Path
 from twinvec.data.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "README.zh-CN.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md") if path.name not in ("cli.md", "decisions.md"))]
+PAGES = [
+    "README.md",
+    "README.zh-CN.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md") if path.name not in ("cli.md", "decisions.md")),
+]
 BLOCK = re.compile(r"(?P<before><!-- not run: [^>]+ -->\n+)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
@@ -37,7 +41,11 @@ def run(page: str, seen: set[tuple[str, str]]) -> list[str]:
             if (kind, code) in seen:
                 continue
             start = time.monotonic()
-            command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code] if kind == "python" else ["bash", "-euo", "pipefail", "-c", code]
+            command = (
+                [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code]
+                if kind == "python"
+                else ["bash", "-euo", "pipefail", "-c", code]
+            )
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
             print(f"{page}:{line} {kind} {'ok' if done.returncode == 0 else 'FAILED'} ({time.monotonic() - start:.1f} s)", flush=True)
             if done.returncode:

@@ -48,7 +48,7 @@ def make_letters(folder: Path, **tokenizer_options: Any) -> Path:
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     encoder = Encoder.load(make_letters(tmp_path_factory.mktemp("letters") / "model"), pooling="mean")
-    encoder.prompts.update(query="query: ", long="a b c d e f ", six="a b c d e ")
+    encoder.prompts.update(query="query: ", long="a b c d e f ", six="a b c d e ", odd="好 : ")
     encoder.net.normalize = True
     return encoder
 
@@ -240,6 +240,7 @@ def test_unknown_tokens(letters: Encoder) -> None:
 def test_a_prompt_does_not_hide_unknown_tokens(letters: Encoder) -> None:
     assert letters.encode_with_report(["你", "a"], prompt="query").report.unknown_rate == pytest.approx(1 / 2)
     assert letters.encode_with_report([""], prompt="query").report.unknown_rate == 0
+    assert letters.encode_with_report(["a b", "你 c"], prompt="odd").report.unknown_rate == pytest.approx(1 / 4)  # nor make a known text look so
 
 
 def test_counts_are_of_rows_not_of_distinct_texts(letters: Encoder) -> None:
@@ -268,7 +269,7 @@ def test_default_prompt(letters: Encoder, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_unknown_prompt(letters: Encoder) -> None:
-    with pytest.raises(UsageError, match=r"prompt = 'qurey'.*knows these prompts: query, long, six; did you mean 'query'\?"):
+    with pytest.raises(UsageError, match=r"prompt = 'qurey'.*knows these prompts: query, long, six, odd; did you mean 'query'\?"):
         letters.encode("a", prompt="qurey")
     with pytest.raises(UsageError, match=r"knows these prompts: none"):
         Encoder(letters.net, letters.tokens, name="x").encode("a", prompt="query")

@@ -126,8 +126,20 @@ def test_the_kept_weight_follows(kernel: str, change: str) -> None:
     assert (after - before).abs().max() > 1e-3
 
 
-def test_memory_that_comes_back_is_not_taken_for_the_old_weight(kernel: str) -> None:
-    """float32 -> bf16 -> float32 may put the rounded weights at the very address of the old ones."""
+def test_no_other_weight_can_come_to_lie_at_the_kept_address(kernel: str) -> None:
+    """The stamp is an address and a count; while it stands, the memory behind it must not be given to another tensor."""
+    parts = layers(1)
+    fast = FastLinear(parts)
+    with torch.no_grad():
+        fast(torch.randn(5, 24))
+    address = parts[0].weight.data_ptr()
+    parts[0].weight.data = torch.empty(0)
+    others = [torch.empty(10, 24) for _ in range(200)]
+    assert address not in {other.data_ptr() for other in others}
+
+
+def test_to_bf16_and_back(kernel: str) -> None:
+    """The same parameters, rounded: the kept weight is the old one no longer."""
     parts = layers(1)
     fast, x = FastLinear(parts), torch.randn(5, 24)
     with torch.no_grad():

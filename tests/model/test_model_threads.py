@@ -37,6 +37,7 @@ TREES: dict[str, tuple[dict[str, str], str, float | None]] = {
         2.0,
     ),
     "v1 beside an empty v2": ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n", "unified/x": ""}, "1:cpu:/\n0::/\n", 1.0),
+    "v2 beside v1, limited": ({"unified/x/cpu.max": "50000 100000\n"}, "1:cpu:/\n0::/x\n", 0.5),
     "nonsense": ({"cpu.max": "many\n", "cpu/cpu.cfs_quota_us": "5\n"}, "0::/\n??\n", None),
     "a period of zero": ({"cpu.max": "100000 0\n"}, "0::/\n", None),
 }

@@ -83,7 +83,9 @@ def test_warm_up_rises_to_one_and_the_rest_falls_as_named(schedule: str) -> None
     assert factors[10] == 1.0
     rest = factors[10:]
     assert rest == sorted(rest, reverse=True)
-    assert rest[-1] == pytest.approx({"linear": 1 / 90, "cosine": 0.5 * (1 + __import__("math").cos(3.14159265 * 89 / 90)), "constant": 1.0}[schedule], abs=1e-4)
+    assert rest[-1] == pytest.approx(
+        {"linear": 1 / 90, "cosine": 0.5 * (1 + __import__("math").cos(3.14159265 * 89 / 90)), "constant": 1.0}[schedule], abs=1e-4
+    )
 
 
 def test_linear_schedule_is_that_of_transformers_one_step_on() -> None:

@@ -53,7 +53,15 @@ def make_run(model: Path, folder: Path, objective: str = "regression", evaluate:
     folder.mkdir(parents=True, exist_ok=True)
     data = MAKERS[objective](folder / "train.csv")
     measured = {"dev": str(data)} if evaluate is not None or "patience" in settings else {}
-    base: dict[str, Any] = {"model": str(model), "data": str(data), "objective": objective, "output": str(folder), "pooling": "mean", "batch_size": 4, "lr": 1e-3}
+    base: dict[str, Any] = {
+        "model": str(model),
+        "data": str(data),
+        "objective": objective,
+        "output": str(folder),
+        "pooling": "mean",
+        "batch_size": 4,
+        "lr": 1e-3,
+    }
     recipe = Recipe.of(**{**base, **measured, **settings})
     encoder = Encoder.load(model, pooling="mean")
     return Run(recipe, encoder, read_data(data), folder, evaluate, metric, show=False)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from twinvec.model.encoder import Encoder
     from twinvec.records import EncodeReport
 
-BLOCK_BYTES = 256 << 20  # of vectors held at once; only larger jobs are cut into blocks, since repeated texts are found within a block
+BLOCK_ROWS, BLOCK_BYTES = (
+    10_000,
+    256 << 20,
+)  # of vectors held at once; only larger jobs are cut into blocks, since repeated texts are found within a block
 
 
 Texts = Annotated[Path, opt.argument("TEXTS", "file with texts (txt, csv, tsv, jsonl, parquet, each also .gz), or - for standard input")]
@@ -102,7 +105,7 @@ def write_vectors(encoder: Encoder, rows: Iterator[tuple[str, str]], output: Pat
     from twinvec.cli.vectors import sink
     from twinvec.evaluation.encoding import join_reports
 
-    block = max(10_000, BLOCK_BYTES // (4 * encoder.dimensions))
+    block = max(BLOCK_ROWS, BLOCK_BYTES // (4 * encoder.dimensions))
     reports, done = [], 0
     with sink(output, encoder.dimensions, store) as target:
         while listed := list(islice(rows, block)):

@@ -77,8 +77,7 @@ def guarded(go: Callable[[], int], debug: bool = False) -> int:
             sys.stdout.flush()
             return code
     except BrokenPipeError:
-        # The reader has gone (as `head` does): nothing is wrong. The interpreter must not flush into the closed pipe at exit.
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        _drop_output()
         return BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted", debug)
@@ -101,6 +100,16 @@ def guarded(go: Callable[[], int], debug: bool = False) -> int:
         first = (str(err).strip().splitlines() or [""])[0][:300]
         _say(f"error: {type(err).__name__}: {first} (unexpected; --debug shows the traceback)", debug)
         return 1
+
+
+def _drop_output() -> None:
+    """The reader of standard output has gone (as `head` does): nothing is wrong, and the interpreter must not flush into the closed pipe at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # standard output is no real file, as in a test
+        pass
 
 
 def _usage(err: Any, debug: bool) -> int:

@@ -35,8 +35,8 @@ class NpySink:
 
     def _header(self) -> None:
         # numpy leaves space in the header for the first dimension to grow.
-        fields = {"descr": np.lib.format.dtype_to_descr(self.type), "fortran_order": False, "shape": (self.rows, self.dimensions)}
-        np.lib.format.write_array_header_1_0(self.stream, fields)
+        fields = {"descr": np.lib.format.dtype_to_descr(self.type), "fortran_order": False, "shape": (self.rows, self.dimensions)}  # type: ignore[no-untyped-call]
+        np.lib.format.write_array_header_1_0(self.stream, fields)  # type: ignore[no-untyped-call]
 
     def add(self, ids: list[str], texts: list[str], vectors: Vectors) -> None:
         self.stream.write(as_stored(vectors, self.type).tobytes())

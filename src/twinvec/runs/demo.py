@@ -21,7 +21,9 @@ from twinvec.training.recipe import Recipe
 MARK = "demo.json"
 
 
-def demo(output: str | Path = "demo-run", *, model: str = "minilm", language: str = "en", epochs: float = 2.0, progress: bool = True) -> dict[str, Any]:
+def demo(
+    output: str | Path = "demo-run", *, model: str = "minilm", language: str = "en", epochs: float = 2.0, progress: bool = True
+) -> dict[str, Any]:
     """Evaluate, fine-tune, evaluate again on held-out questions, index, answer three queries. Returns what `demo --json` prints.
 
     Prompts of the model, where it has them, go before questions and answers in training, evaluation and search alike.
@@ -37,9 +39,21 @@ def demo(output: str | Path = "demo-run", *, model: str = "minilm", language: st
 
     say("2/5  before training: held-out questions against the answers")
     recipe = Recipe.of(
-        model=model, data=str(files.train), dev=str(files.dev), test=[str(files.questions), str(files.test)], objective="regression", mapping="unit",
-        output=str(folder / "run"), epochs=epochs, batch_size=32, lr=4e-5, evaluations_per_epoch=2, log_steps=5, prompt=prompt, metric="average_precision_cosine",
-    )  # fmt: skip
+        model=model,
+        data=str(files.train),
+        dev=str(files.dev),
+        test=[str(files.questions), str(files.test)],
+        output=str(folder / "run"),
+        objective="regression",
+        mapping="unit",
+        metric="average_precision_cosine",
+        epochs=epochs,
+        batch_size=32,
+        lr=4e-5,
+        evaluations_per_epoch=2,
+        log_steps=5,
+        prompt=prompt,
+    )
     encoder = Encoder.load(model)
     before = evaluate(encoder, files.questions, prompt=prompt, progress=False)
     _show(say, before)

@@ -21,20 +21,50 @@ HEATMAP_TEXTS = 10
 
 WORDS = {
     "en": {
-        "title": "Training run", "result": "Result", "curves": "Curves", "scores": "Similarity of pairs", "map": "Similarity heat map", "tests": "Held-out files",
-        "data": "Training data", "recipe": "Recipe", "notes": "Notes", "before": "before", "after": "after", "file": "file", "metric": "metric", "gain": "gain",
+        "title": "Training run",
+        "result": "Result",
+        "curves": "Curves",
+        "scores": "Similarity of pairs",
+        "map": "Similarity heat map",
+        "tests": "Held-out files",
+        "data": "Training data",
+        "recipe": "Recipe",
+        "notes": "Notes",
+        "before": "before",
+        "after": "after",
+        "file": "file",
+        "metric": "metric",
+        "gain": "gain",
         "histogram": "Cosine of pairs that belong together (positives) and that do not (negatives), before and after training, {n} pairs of {where}.",
         "heat": "Cosine of some texts with each other after training; neighbours in the list (1 and 2, 3 and 4, ...) belong together.",
-        "loss": "Loss and learning rate over steps.", "value": "{metric} on dev; dashed: the model before training.", "dev": "dev", "train": "the training data",
+        "loss": "Loss and learning rate over steps.",
+        "value": "{metric} on dev; dashed: the model before training.",
+        "dev": "dev",
+        "train": "the training data",
     },
     "zh": {
-        "title": "训练报告", "result": "结果", "curves": "曲线", "scores": "句对相似度", "map": "相似度热力图", "tests": "留出文件", "data": "训练数据", "recipe": "配方",
-        "notes": "提示", "before": "训练前", "after": "训练后", "file": "文件", "metric": "指标", "gain": "提升",
+        "title": "训练报告",
+        "result": "结果",
+        "curves": "曲线",
+        "scores": "句对相似度",
+        "map": "相似度热力图",
+        "tests": "留出文件",
+        "data": "训练数据",
+        "recipe": "配方",
+        "notes": "提示",
+        "before": "训练前",
+        "after": "训练后",
+        "file": "文件",
+        "metric": "指标",
+        "gain": "提升",
         "histogram": "相关句对（正例）与无关句对（负例）的余弦相似度，训练前后对比，取自{where}的 {n} 对。",
         "heat": "训练后若干文本两两之间的余弦相似度；相邻两条（1 与 2、3 与 4……）意思相同。",
-        "loss": "损失与学习率随步数的变化。", "value": "开发集上的 {metric}；虚线为训练前的模型。", "dev": "开发集", "train": "训练数据",
+        "loss": "损失与学习率随步数的变化。",
+        "value": "开发集上的 {metric}；虚线为训练前的模型。",
+        "dev": "开发集",
+        "train": "训练数据",
     },
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +109,8 @@ def pair_cosines(encoder: Encoder, pairs: LabelledPairs | None, prompt: str | No
         return None
     vectors = unit(encoder.encode([*pairs.left, *pairs.right], prompt=prompt))
     u, v = vectors[: len(pairs.left)], vectors[len(pairs.left) :]
-    return np.clip((u * v).sum(1), -1.0, 1.0)
+    cosines: npt.NDArray[np.float64] = np.clip((u * v).sum(1), -1.0, 1.0)
+    return cosines
 
 
 def heatmap_texts(pairs: LabelledPairs) -> list[str]:
@@ -109,7 +140,9 @@ def write_report(
     losses = [entry for entry in log if entry["event"] == "loss"]
     if losses:
         page.chart(loss_curve(losses, language=language), word["loss"])
-    points = [{"step": entry["step"], "value": entry["value"]} for entry in log if entry["event"] == "evaluation" and entry["value"] is not None]
+    points = [
+        {"step": entry["step"], result["metric"]: entry["value"]} for entry in log if entry["event"] == "evaluation" and entry["value"] is not None
+    ]
     if points:
         chart = metric_curve(points, result["metric"], baseline=result["baseline_metric"], best_step=result["best_step"], language=language)
         page.chart(chart, word["value"].format(metric=result["metric"]))
@@ -125,7 +158,15 @@ def add_tests(page: Page, tests: Sequence[dict[str, Any]], word: dict[str, str])
         for name, after in test["after"].items():
             before = test["before"].get(name)
             if isinstance(after, float) and isinstance(before, float) and ("cosine" in name or "@" in name) and "threshold" not in name:
-                rows.append({word["file"]: Path(test["file"]).name, word["metric"]: name, word["before"]: before, word["after"]: after, word["gain"]: after - before})
+                rows.append(
+                    {
+                        word["file"]: Path(test["file"]).name,
+                        word["metric"]: name,
+                        word["before"]: before,
+                        word["after"]: after,
+                        word["gain"]: after - before,
+                    }
+                )
     if rows:
         page.heading(word["tests"]).table(rows)
 
@@ -148,7 +189,8 @@ def add_pairs(
 def cosine_matrix(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> npt.NDArray[np.float64]:
     """(n, n) cosines of texts with each other."""
     vectors = unit(encoder.encode(texts, prompt=prompt))
-    return np.clip(vectors @ vectors.T, -1.0, 1.0)
+    cosines: npt.NDArray[np.float64] = np.clip(vectors @ vectors.T, -1.0, 1.0)
+    return cosines
 
 
 def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -116,7 +116,9 @@ def _prepare_folder(folder: Path, recipe: Recipe) -> None:
         return
     if not recipe.overwrite:
         hint = "go on with it (resume = true, --resume)" if list_checkpoints(folder) else "it has no checkpoint to go on from"
-        raise UsageError(f"output = {str(folder)!r} holds an earlier run: {hint}, replace it (overwrite = true, --overwrite), or choose another output")
+        raise UsageError(
+            f"output = {str(folder)!r} holds an earlier run: {hint}, replace it (overwrite = true, --overwrite), or choose another output"
+        )
     for name in ("best", "checkpoints", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("run.json", "log.jsonl", "report.html"):
@@ -126,7 +128,9 @@ def _prepare_folder(folder: Path, recipe: Recipe) -> None:
 def _read(path: str, recipe: Recipe, *, limit: int | None = None) -> Dataset | RetrievalSet:
     if Path(path).is_dir():
         return read_retrieval(Path(path))
-    return read_data(path, kind=recipe.kind, columns=recipe.columns, encoding=recipe.encoding, labels=recipe.labels, score_range=recipe.score_range, limit=limit)  # type: ignore[arg-type]
+    return read_data(
+        path, kind=recipe.kind, columns=recipe.columns, encoding=recipe.encoding, labels=recipe.labels, score_range=recipe.score_range, limit=limit
+    )
 
 
 def _read_inputs(recipe: Recipe, encoder: Encoder, say: Callable[[str], None]) -> _Inputs:
@@ -139,7 +143,9 @@ def _read_inputs(recipe: Recipe, encoder: Encoder, say: Callable[[str], None]) -
     elif recipe.dev_share:
         kept, held = split_rows(len(train_data), recipe.dev_share, recipe.seed)
         if not len(held) or not len(kept):
-            raise UsageError(f"dev_share = {recipe.dev_share}: of {len(train_data)} rows that leaves {len(kept)} to train on and {len(held)} to measure")
+            raise UsageError(
+                f"dev_share = {recipe.dev_share}: of {len(train_data)} rows that leaves {len(kept)} to train on and {len(held)} to measure"
+            )
         train_data, dev = train_data.select(kept), train_data.select(held)
     check_fit(recipe, train_data)
     for line in train_data.describe():
@@ -201,14 +207,18 @@ def _confirm(best: Encoder, dev: Dataset | RetrievalSet, recipe: Recipe, metric:
     """The saved folder must give the logged value: what is shipped is what was measured."""
     again = _evaluate(best, dev, recipe)[metric]
     if again is None or abs(again - logged) > 1e-6:
-        raise TrainingError(f"{best.name}: re-evaluated after loading, {metric} is {again}, but {logged} was logged; the folder is not what was measured")
+        raise TrainingError(
+            f"{best.name}: re-evaluated after loading, {metric} is {again}, but {logged} was logged; the folder is not what was measured"
+        )
 
 
 def _afterthoughts(recipe: Recipe, state: Any, metric: str, folder: Path) -> list[str]:
     notes = []
     sign = -1 if metric == "loss" else 1
     if state.best_metric is not None and state.baseline_metric is not None and sign * state.best_metric < sign * state.baseline_metric:
-        notes.append(f"the best step ({metric} {state.best_metric:.4f}) is below the model before training ({state.baseline_metric:.4f}): keep the old model")
+        notes.append(
+            f"the best step ({metric} {state.best_metric:.4f}) is below the model before training ({state.baseline_metric:.4f}): keep the old model"
+        )
     if state.best_metric is None and (recipe.dev or recipe.dev_share):
         notes.append(f"{metric} was never defined on dev (constant scores?), so the last weights were kept instead of the best")
     losses = [entry["loss"] for entry in _read_log(folder) if entry["event"] == "loss"]
@@ -237,7 +247,13 @@ def _record(recipe: Recipe, encoder: Encoder, inputs: _Inputs, metric: str) -> d
         "files": hashes,
         "rows": {"train": len(inputs.train), "dev": len(inputs.dev) if isinstance(inputs.dev, Dataset) else None},
         "base_model": {"name": encoder.name, "fingerprint": encoder.fingerprint},
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": usable_cpus(), "threads": encoder.threads, "device": str(encoder.net.device)},
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cpus": usable_cpus(),
+            "threads": encoder.threads,
+            "device": str(encoder.net.device),
+        },
         "command": sys.argv,
     }
 
@@ -247,13 +263,13 @@ def _tensorboard(folder: Path) -> Callable[[dict[str, Any]], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as err:
         raise UsageError("tensorboard = true: TensorBoard is not installed; pip install 'twinvec[tensorboard]'") from err
-    writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder / "tensorboard"))
 
     def listen(entry: dict[str, Any]) -> None:
         values = entry.get("values") or {key: entry[key] for key in ("loss", "lr", "gradient_norm") if key in entry}
         for name, value in values.items():
             if isinstance(value, float):
-                writer.add_scalar(f"{entry['event']}/{name}", value, entry["step"])  # type: ignore[no-untyped-call]
-        writer.flush()  # type: ignore[no-untyped-call]
+                writer.add_scalar(f"{entry['event']}/{name}", value, entry["step"])
+        writer.flush()
 
     return listen

@@ -43,7 +43,9 @@ def load_checkpoint(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
         if sha256_file(place / "tensors.safetensors") != state["sha256"]:
-            raise TrainingError(f"{place}: tensors.safetensors is damaged (its checksum differs); remove this folder to resume from an older checkpoint")
+            raise TrainingError(
+                f"{place}: tensors.safetensors is damaged (its checksum differs); remove this folder to resume from an older checkpoint"
+            )
         return load_file(place / "tensors.safetensors"), state
     except (OSError, json.JSONDecodeError, KeyError) as err:
         raise TrainingError(f"{place}: this checkpoint cannot be read ({err}); remove the folder to resume from an older one") from err

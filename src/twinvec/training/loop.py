@@ -56,8 +56,18 @@ class State:
 class Run:
     """One training run in one folder. `go()` trains to the end and returns the final state."""
 
-    def __init__(self, recipe: Recipe, encoder: Encoder, data: Dataset, folder: Path, evaluate: Evaluate | None, metric: str, *, show: bool = True) -> None:
-        self.recipe, self.encoder, self.data, self.folder, self.evaluate, self.metric, self.show = recipe, encoder, data, folder, evaluate, metric, show
+    def __init__(
+        self, recipe: Recipe, encoder: Encoder, data: Dataset, folder: Path, evaluate: Evaluate | None, metric: str, *, show: bool = True
+    ) -> None:
+        self.recipe, self.encoder, self.data, self.folder, self.evaluate, self.metric, self.show = (
+            recipe,
+            encoder,
+            data,
+            folder,
+            evaluate,
+            metric,
+            show,
+        )
         torch.manual_seed(recipe.seed)
         self.net = encoder.net
         if recipe.dropout is not None:
@@ -127,8 +137,11 @@ class Run:
             loss = self.batch_loss(rows) / len(group)
             if not torch.isfinite(loss):
                 shown = ", ".join(str(row + 1) for row in rows[:5])
-                raise TrainingError(f"step {self.state.step + 1}: the loss is {loss.item()} (rows {shown}, ... of {self.data.path}); try a smaller lr, or precision = 'float32'")
-            loss.backward()
+                raise TrainingError(
+                    f"step {self.state.step + 1}: the loss is {loss.item()} (rows {shown}, ... of {self.data.path}); "
+                    "try a smaller lr, or precision = 'float32'"
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         parameters = [p for settings in self.optimizer.param_groups for p in settings["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.clip or math.inf).item()
@@ -192,7 +205,8 @@ class Run:
         else:
             state.without_gain += 1
         shown = "undefined" if value is None else f"{value:.4f}"
-        bar.message(f"step {state.step}: {self.metric} {shown} (best {state.best_metric if state.best_metric is None else round(state.best_metric, 4)} at step {state.best_step})")
+        best = "none yet" if state.best_metric is None else f"best {state.best_metric:.4f} at step {state.best_step}"
+        bar.message(f"step {state.step}: {self.metric} {shown} ({best})")
         if self.recipe.patience and state.without_gain >= self.recipe.patience:
             state.stopped = f"{self.metric} has not risen for {state.without_gain} evaluations"
 
@@ -231,7 +245,13 @@ class Run:
         tensors = {**self._trained(), **optimizer_tensors(self.optimizer), **rng_tensors(self.net.device)}
         state = {**vars(self.state), "recipe": identity(self.recipe)}
         # Tied weights share memory, which safetensors refuses: each goes in as its own copy.
-        save_checkpoint(self.folder, self.state.step, {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, state, self.recipe.keep_checkpoints)
+        save_checkpoint(
+            self.folder,
+            self.state.step,
+            {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()},
+            state,
+            self.recipe.keep_checkpoints,
+        )
 
     def _resume(self) -> bool:
         found = list_checkpoints(self.folder)
@@ -240,7 +260,10 @@ class Run:
         tensors, state = load_checkpoint(found[-1])
         if state["recipe"] != identity(self.recipe):
             changed = sorted(key for key in identity(self.recipe) if state["recipe"].get(key) != identity(self.recipe)[key])
-            raise TrainingError(f"{found[-1]} was written by another recipe (different: {', '.join(changed)}); resume with the same settings, or choose another output")
+            raise TrainingError(
+                f"{found[-1]} was written by another recipe (different: {', '.join(changed)}); "
+                "resume with the same settings, or choose another output"
+            )
         for part, module in (("net", self.net), ("head", self.objective.head)):
             if module is not None:
                 module.load_state_dict({name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from twinvec.data.dataset import Dataset, normalised_scores
+from twinvec.data.dataset import Dataset
 from twinvec.errors import UsageError
 from twinvec.objectives.classification import ClassificationHead, classification_loss
 from twinvec.objectives.regression import regression_loss
@@ -42,8 +42,8 @@ class TrainingObjective:
         assert data.labels is not None
         if self.recipe.objective == "classification":
             return torch.tensor(data.labels).long()
-        low, high = self._range
-        return torch.from_numpy(normalised_scores(data)) * (high - low) + low
+        # As they stand: dev data may happen to reach over a part of the range only, and its scores mean the same.
+        return torch.tensor(data.labels, dtype=torch.float32)
 
     def loss(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         """A scalar, the mean over the rows of the batch."""
@@ -66,7 +66,9 @@ def check_fit(recipe: Recipe, data: Dataset) -> None:
         advice = f"for this file use objective = {' or '.join(map(repr, fitting))}" if fitting else "no objective here learns from such a file"
         raise UsageError(f"objective = {recipe.objective!r} wants {' or '.join(wanted)}, but {data.path} holds {data.kind}; {advice}")
     if recipe.objective != "triplet" and data.labels is None:
-        raise UsageError(f"objective = {recipe.objective!r} wants a label or score in each row, but {data.path} has no such column; name it with --columns")
+        raise UsageError(
+            f"objective = {recipe.objective!r} wants a label or score in each row, but {data.path} has no such column; name it with --columns"
+        )
     if len(data) == 0:
         raise UsageError(f"{data.path}: no rows to train on")
     if recipe.objective == "classification" and data.labels is not None and len(set(data.labels)) < 2:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from twinvec.data.columns import Kind
 from twinvec.errors import UsageError, nearest
 
 if sys.version_info >= (3, 11):
@@ -38,21 +39,25 @@ class Recipe(BaseModel):
 
     # how the files are read
     columns: str | None = Field(None, description="which column is which, e.g. 'sentence1=q,sentence2=a,label=same'")
-    kind: str | None = Field(None, description="kind of the data, where it cannot be told from the columns")
+    kind: Kind | None = Field(None, description="kind of the data, where it cannot be told from the columns")
     labels: str | None = Field(None, description="what the labels mean, e.g. 'yes=1,no=0'")
     score_range: str | None = Field(None, description="lowest and highest score, e.g. '0,5'; found in the data by default")
     encoding: str = Field("utf-8", description="text encoding of the files")
     limit: int | None = Field(None, ge=1, description="read only the first rows of the training file")
 
     # the encoder
-    pooling: str | None = Field(None, description="cls, mean, max, mean_sqrt_len, weighted_mean, last_token or a sum such as cls+mean; default: the model's own")
+    pooling: str | None = Field(
+        None, description="cls, mean, max, mean_sqrt_len, weighted_mean, last_token or a sum such as cls+mean; default: the model's own"
+    )
     max_tokens: int | None = Field(None, ge=3, description="window in tokens; default: the model's own")
     prompt: str | None = Field(None, description="name of the model's prompt put before each text, in training and evaluation")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout of the backbone; default: the model's own")
 
     # the objective
     concatenation: str = Field("u,v,|u-v|", description="classification: what the classifier sees (SBERT 2019, table 6: the best)")
-    mapping: Literal["range", "unit"] = Field("range", description="regression: cosine mapped from -1..1 to the score's range, or scores to 0..1 against the cosine itself")
+    mapping: Literal["range", "unit"] = Field(
+        "range", description="regression: cosine mapped from -1..1 to the score's range, or scores to 0..1 against the cosine itself"
+    )
     distance: Literal["euclidean", "cosine", "manhattan"] = Field("euclidean", description="triplet: distance (SBERT 2019, section 3)")
     margin: float = Field(1.0, gt=0, description="triplet: margin (SBERT 2019, section 3)")
     normalize: bool = Field(False, description="let the loss see unit vectors; the cosine losses give the same either way")
@@ -72,7 +77,10 @@ class Recipe(BaseModel):
     seed: int = Field(42, ge=0, description="seed of shuffling, dropout and the classifier's first weights")
 
     # measuring, stopping, keeping
-    metric: str = Field("auto", description="what picks the best step, e.g. spearman_cosine, pearson_cosine, average_precision_cosine, loss; auto: by the kind of dev data")
+    metric: str = Field(
+        "auto",
+        description="what picks the best step, e.g. spearman_cosine, pearson_cosine, average_precision_cosine, loss; auto: by the kind of dev data",
+    )
     evaluations_per_epoch: int = Field(1, ge=1, description="evaluations of dev an epoch, evenly spread")
     evaluate_steps: int | None = Field(None, ge=1, description="evaluate every so many steps instead")
     patience: int = Field(0, ge=0, description="stop when the metric has not risen for this many evaluations; 0: never")
