@@ -62,9 +62,19 @@ def peer(data: str, steps: int) -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=folder, per_device_train_batch_size=32, max_steps=steps + WARM, learning_rate=2e-5, warmup_steps=0.1, lr_scheduler_type="linear",
-            save_strategy="no", logging_steps=10, report_to="none", disable_tqdm=True, use_cpu=True, seed=42,
-        )  # fmt: skip
+            output_dir=folder,
+            per_device_train_batch_size=32,
+            max_steps=steps + WARM,
+            learning_rate=2e-5,
+            warmup_steps=0.1,
+            lr_scheduler_type="linear",
+            save_strategy="no",
+            logging_steps=10,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=42,
+        )
         trainer = SentenceTransformerTrainer(
             model=model, args=arguments, train_dataset=rows, loss=losses.CosineSimilarityLoss(model), callbacks=[clock]
         )

@@ -98,7 +98,8 @@ from training_files import make_run
 import numpy as np
 def evaluate(encoder):
     return {{"m": float(np.cos(encoder.encode(["the cat sat"])[0, :4]).sum())}}
-run = make_run(Path({model!r}), Path(sys.argv[1]), "classification", evaluate, epochs=3, log_steps=2, evaluate_steps=4, checkpoint_steps=3, resume=True, seed=3, accumulation=2, batch_size=3)
+run = make_run(Path({model!r}), Path(sys.argv[1]), "classification", evaluate, **dict(
+    epochs=3, log_steps=2, evaluate_steps=4, checkpoint_steps=3, resume=True, seed=3, accumulation=2, batch_size=3))
 stop = int(sys.argv[2])
 def listen(entry):
     if stop and entry["step"] >= stop and entry["event"] == "loss":

@@ -195,4 +195,5 @@ def cosine_matrix(encoder: Encoder, texts: Sequence[str], prompt: str | None) ->
 
 def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     wide = vectors.astype(np.float64)
-    return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+    scaled: npt.NDArray[np.float64] = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+    return scaled
