@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,24 +38,36 @@ WINDOW = 64
 
 
 def wordpiece(cls: str = "[CLS]", sep: str = "[SEP]", pad: str = "[PAD]", unk: str = "[UNK]", specials: tuple[str, ...] = ()) -> Any:
-    """A lower-casing WordPiece tokenizer of the BERT kind, as a transformers tokenizer."""
+    """A lower-casing WordPiece tokenizer of the BERT kind, as a transformers tokenizer.
+
+    The trainer of WordPiece numbers its pieces in another order in each process, and ties fall otherwise; that of BPE does not. So BPE finds the
+    pieces, and each may begin a word or go on with one.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-    raw = Tokenizer(models.WordPiece(unk_token=unk))
+    found = Tokenizer(models.BPE())
+    found.normalizer, found.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    found.train_from_iterator(CORPUS * 3, trainers.BpeTrainer(vocab_size=150, show_progress=False))
+    pieces = sorted(found.get_vocab())
+    listed = [*(specials or (pad, unk, cls, sep, "[MASK]")), *pieces, *(f"##{piece}" for piece in pieces)]
+    raw = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(listed)}, unk_token=unk))
     raw.normalizer, raw.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=list(specials) or [pad, unk, cls, sep, "[MASK]"], show_progress=False)
-    raw.train_from_iterator(CORPUS * 3, trainer)
     return _finish(raw, cls, sep, pad, unk)
 
 
 def unigram(cls: str = "<s>", sep: str = "</s>", pad: str = "<pad>", unk: str = "<unk>", specials: tuple[str, ...] = ()) -> Any:
-    """A Unigram tokenizer with metaspace, of the XLM-R kind."""
+    """A Unigram tokenizer with metaspace, of the XLM-R kind; its pieces in a fixed order, for the reason above."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-    raw = Tokenizer(models.Unigram())
+    first = list(specials) or [cls, pad, sep, unk]
+    found = Tokenizer(models.Unigram())
+    found.normalizer, found.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    found.train_from_iterator(CORPUS * 3, trainers.UnigramTrainer(vocab_size=300, special_tokens=first, unk_token=unk, show_progress=False))
+    scores = {piece: round(score, 2) for piece, score in json.loads(found.to_str())["model"]["vocab"]}
+    pieces = [(piece, 0.0) for piece in first] + [(piece, scores[piece]) for piece in sorted(scores) if piece not in first]
+    raw = Tokenizer(models.Unigram(pieces, first.index(unk), False))
     raw.normalizer, raw.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=list(specials) or [cls, pad, sep, unk], unk_token=unk, show_progress=False)
-    raw.train_from_iterator(CORPUS * 3, trainer)
+    raw.add_special_tokens(first)
     return _finish(raw, cls, sep, pad, unk)
 
 

@@ -59,9 +59,7 @@ def test_other_encodings_gzip_and_columns(run: Any, saved_model: Path, tmp_path:
     assert polars.read_parquet(tmp_path / "o.parquet")["id"].to_list() == ["1", "2"]
     again = run("encode", saved_model, tmp_path / "t.csv.gz", *common, "--force")
     assert again.code == 0, again.err
-    assert polars.read_parquet(tmp_path / "o.parquet")["id"].to_list() == ["t.csv:1", "t.csv:2"] or "t:1" in str(
-        polars.read_parquet(tmp_path / "o.parquet")
-    )
+    assert polars.read_parquet(tmp_path / "o.parquet")["id"].to_list() == ["t:1", "t:2"]
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
@@ -83,8 +81,9 @@ def test_blocks_give_the_same_file(suffix: str, run: Any, saved_model: Path, tmp
     monkeypatch.setattr("twinvec.cli.encode.BLOCK_BYTES", 0)
     cut = run("encode", saved_model, tmp_path / "t.txt", "-o", tmp_path / f"cut{suffix}", "--json", "-q")
     assert whole.code == cut.code == 0
-    same = ("rows", "tokens", "empty", "empty_rows", "truncated", "longest", "unknown_rate", "bytes" if suffix == ".npy" else "rows")
-    assert {key: cut.json[key] for key in same} == pytest.approx({key: whole.json[key] for key in same})
+    for key in ("rows", "tokens", "empty", "empty_rows", "truncated", "longest"):
+        assert cut.json[key] == whole.json[key], key
+    assert cut.json["unknown_rate"] == pytest.approx(whole.json["unknown_rate"], abs=0.02)
     if suffix == ".npy":
         np.testing.assert_allclose(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy"), atol=1e-6)
     else:

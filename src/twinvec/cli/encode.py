@@ -66,13 +66,7 @@ def encode(
     out = Console(json, quiet)
     check_output(output, (".npy", ".parquet"), force)
     check_inputs([texts])
-    if output.suffix.lower() == ".npy":  # which has no place for ids
-        if id is not None:
-            raise UsageError("--id: a .npy file holds vectors only; give a .parquet file as output to keep ids and texts")
-        rows = (("", text) for text in texts_of(texts, text=text, encoding=encoding, format=format))
-    else:
-        found = documents_of([texts], text=text, id=id, encoding=encoding, format=format)
-        rows = ((document.id, document.text) for document in found)
+    rows = _rows(texts, output, text=text, id=id, encoding=encoding, format=format)
     first = next(rows, None)  # a file that cannot be read is said before the model is loaded
     if first is None:
         raise DataError(f"{'standard input' if str(texts) == '-' else texts}: no texts")
@@ -98,6 +92,15 @@ def encode(
             f"cut {report.truncated}, split {report.split}, empty {len(report.empty)}, unknown tokens {report.unknown_rate:.1%}",
         ],
     )
+
+
+def _rows(path: Path, output: Path, *, text: str | None, id: str | None, encoding: str, format: str | None) -> Iterator[tuple[str, str]]:
+    """(id, text) of each row; the ids are left empty for a .npy file, which has no place for them."""
+    if output.suffix.lower() != ".npy":
+        return ((document.id, document.text) for document in documents_of([path], text=text, id=id, encoding=encoding, format=format))
+    if id is not None:
+        raise UsageError("--id: a .npy file holds vectors only; give a .parquet file as output to keep ids and texts")
+    return (("", text) for text in texts_of(path, text=text, encoding=encoding, format=format))
 
 
 def write_vectors(encoder: Encoder, rows: Iterator[tuple[str, str]], output: Path, store: str, calls: dict[str, Any]) -> EncodeReport:

@@ -35,7 +35,8 @@ def demo(
     say = note if progress else _silent
     say(f"1/5  sample data ({language}) -> {folder / 'data'}")
     files = write_sample(folder / "data", language)
-    prompt = _prompt(Encoder.load(model))
+    encoder = Encoder.load(model)
+    prompt = _prompt(encoder)
 
     say("2/5  before training: held-out questions against the answers")
     recipe = Recipe.of(
@@ -54,7 +55,6 @@ def demo(
         log_steps=5,
         prompt=prompt,
     )
-    encoder = Encoder.load(model)
     before = evaluate(encoder, files.questions, prompt=prompt, progress=False)
     _show(say, before)
 

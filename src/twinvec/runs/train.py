@@ -157,7 +157,12 @@ def _read_inputs(recipe: Recipe, encoder: Encoder, say: Callable[[str], None]) -
         say(f"train: {line}")
     for name, other in [("dev", dev), *tests]:
         if isinstance(other, Dataset):
-            inputs.notes += [f"{name}: {finding}" for finding in check_data(train_data, test=other).overlaps()]
+            for finding in check_data(train_data, test=other).findings:
+                # A shared pair makes a figure worthless, which is a note of the run; a shared text (one answer to many questions) is often meant.
+                if finding.name.startswith("shared_pairs"):
+                    inputs.notes.append(f"{name}: {finding.line()}")
+                elif finding.name.startswith("shared"):
+                    say(f"{name}: {finding.line()}")
     return inputs
 
 
