@@ -295,3 +295,9 @@ def test_loading_leaves_transformers_as_talkative_as_it_was(saved: Path) -> None
 
 def test_repr_says_what_it_is(saved: Path) -> None:
     assert repr(Encoder.load(saved)).endswith("dimensions=16, max_tokens=64, pooling='mean', precision='float32')")
+
+
+def test_the_precision_it_runs_in_is_no_part_of_the_fingerprint(bare_model: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = Encoder.load(bare_model("bert"), pooling="mean")
+    encoder.save(tmp_path / "m")
+    assert Encoder.load(tmp_path / "m", precision="bf16").fingerprint == encoder.fingerprint

@@ -219,3 +219,35 @@ def test_packed_batch_says_where_each_row_lies() -> None:
             assert batch.positions[at : at + group.length].tolist() == list(range(group.length))
             place += 1
     assert found == {i: row for i, row in enumerate(rows) if row}
+
+
+def test_a_fused_optimiser_is_seen_by_the_next_encode(bare_model: Callable[[str], Path]) -> None:
+    """torch's fused AdamW writes weights without counting a version."""
+    encoder = Encoder.load(bare_model("bert"), pooling="mean")
+    optimizer = torch.optim.AdamW(encoder.net.parameters(), lr=0.05, fused=True)
+    before = encoder.encode("the cat sat")
+    encoder.net.train()
+    encoder.net([[1, 5, 6, 7]]).square().sum().backward()
+    optimizer.step()
+    encoder.net.eval()
+    after = encoder.encode("the cat sat")
+    with torch.enable_grad():
+        plain = encoder.net([encoder.tokens.cut(encoder.tokens.content(["the cat sat"])[0])]).detach().numpy()
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_rows_of_many_lengths_train_as_they_encode(family: str, bare_model: Callable[[str], Path]) -> None:
+    """With gradients attention runs over padded blocks of similar length, without over groups of equal length: one result."""
+    encoder = Encoder.load(bare_model(family), pooling="mean")
+    rows = [
+        encoder.tokens.cut(row)
+        for row in encoder.tokens.content([" ".join(["the cat sat on the mat"] * n) for n in (1, 9, 2, 1, 5, 3)] + ["x", "a dog"])
+    ]
+    encoder.net.eval()
+    with torch.enable_grad():
+        with_gradient = encoder.net(rows).detach()
+    with torch.inference_mode():
+        without = encoder.net(rows)
+    torch.testing.assert_close(with_gradient, without, rtol=1e-5, atol=1e-5)

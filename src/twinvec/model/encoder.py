@@ -89,7 +89,13 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits over weights, tokenizer, pooling, heads, prompts and window. Computed once; a model in training has none to rely on."""
+        """32 hex digits over weights, tokenizer, pooling, heads, prompts and window. Computed once; a model in training has none to rely on.
+
+        The precision it runs in does not count: a model loaded in bf16 searches the collection that its float32 self has filled.
+        """
+        if self.precision != "float32" and self.source is not None:
+            # The weights here are rounded, so the folder is read once more.
+            return Encoder.load(self.source, device="cpu", pooling="+".join(self.net.pooling), max_tokens=self.max_tokens).fingerprint
         return fingerprint_of(parts_of(self.net, self.tokens, self.prompts, self.default_prompt))
 
     def prompt_text(self, prompt: str | None) -> str:

@@ -41,6 +41,15 @@ def _onednn(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str) -> 
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation or "none", [], "none" if activation else "")  # type: ignore[no-any-return]
 
 
+_generation = 0
+
+
+def weights_may_change() -> None:
+    """Let every FastLinear make its weights again at its next use. Net.train() calls it: torch's fused optimisers write without a version count."""
+    global _generation
+    _generation += 1
+
+
 class FastLinear:
     """One or several nn.Linear over the same input as one product; the outputs stand side by side: (T, in) -> (T, sum of out).
 
@@ -90,7 +99,7 @@ class FastLinear:
 
     def _refresh(self, x: Tensor) -> None:
         parameters = [p for layer in self.layers for p in (layer.weight, layer.bias) if p is not None]
-        stamp = tuple((p.data_ptr(), p._version, p.dtype, p.device) for p in parameters)
+        stamp = (_generation, *((p.data_ptr(), p._version, p.dtype, p.device) for p in parameters))
         if stamp == self._stamp:
             return
         with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from twinvec.model.backbone import position_offset
 from twinvec.model.batch import PackedBatch, chunks, padded
 from twinvec.model.heads import Dense, unit_rows
+from twinvec.model.linear import weights_may_change
 from twinvec.model.packed import packed_forward
 from twinvec.model.pooling import pool
 
@@ -59,6 +60,13 @@ class Net(nn.Module):
             elif isinstance(getattr(module, "attention_dropout", None), float):
                 module.attention_dropout = share  # type: ignore[assignment]
         self.packed = packed_forward(self.backbone)  # it keeps the shares that it was built with
+
+    def train(self, mode: bool = True) -> Net:
+        """As torch's; entering training makes inference look at the weights afresh afterwards."""
+        if mode:
+            weights_may_change()
+        super().train(mode)
+        return self
 
     def forward(self, rows: Sequence[Sequence[int]], skip: int = 0, *, normalize: bool | None = None) -> Tensor:
         """rows: B token rows; skip: first tokens of each row that pooling leaves out (only if the model says so); returns (B, D).

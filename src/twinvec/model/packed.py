@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twinvec.model.batch import Group, PackedBatch
+from twinvec.model.batch import Bucket, PackedBatch
 from twinvec.model.linear import FastLinear
 
 Bias = Callable[[int], Tensor]
@@ -31,25 +31,44 @@ class PostNormLayer:
         self.attention_norm, self.output_norm = attention_norm, output_norm
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, groups: tuple[Group, ...], heads: int, dropout: float, bias: Callable[[int], Tensor | None] | None
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, batch: PackedBatch, heads: int, dropout: float, bias: Callable[[int], Tensor | None] | None) -> Tensor:
     """q, k, v: (T, D), rows end to end; returns (T, D). `bias(length)` gives an additive mask (H or 1, L, L), or None.
 
-    Scores are scaled by 1 / sqrt(D / heads) (Vaswani et al. 2017, eq. 1).
+    Scores are scaled by 1 / sqrt(D / heads) (Vaswani et al. 2017, eq. 1). Without gradients each group of equal length is one call of a kernel
+    that needs no mask. With gradients every call costs a dozen small operations forward and back, so groups of similar length are padded
+    into one block first: on a batch of 64 short texts with 17 lengths that was several times faster.
     """
-    parts = []
-    for group in groups:
+    training = torch.is_grad_enabled() and len(batch.groups) > 1
+    parts = [_attend_block(q, k, v, bucket, heads, dropout, bias) for bucket in batch.buckets] if training else []
+    for group in () if training else batch.groups:
         one, two, three = (x[group.start : group.stop].view(group.rows, group.length, heads, -1).transpose(1, 2) for x in (q, k, v))
         mask = bias(group.length) if bias is not None else None
         if mask is not None:
             mask = mask.unsqueeze(0).expand(group.rows, heads, -1, -1)
         attended = F.scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout)
         parts.append(attended.transpose(1, 2).reshape(group.rows * group.length, -1))
-    idle = len(q) - (groups[-1].stop if groups else 0)
+    idle = len(q) - (batch.groups[-1].stop if batch.groups else 0)
     if idle:
         parts.append(parts[0].new_zeros(idle, parts[0].shape[1]) if parts else q.new_zeros(idle, q.shape[1]))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, bucket: Bucket, heads: int, dropout: float, bias: Callable[[int], Tensor | None] | None) -> Tensor:
+    """Attention over one padded block; padding is masked as a key, and what it attends to itself is not read back."""
+    size = bucket.rows * bucket.length
+    one, two, three = (
+        x.new_zeros(size, x.shape[1])
+        .index_copy(0, bucket.slots, x[bucket.start : bucket.stop])
+        .view(bucket.rows, bucket.length, heads, -1)
+        .transpose(1, 2)
+        for x in (q, k, v)
+    )
+    mask = bucket.real[:, None, None, :]
+    extra = bias(bucket.length) if bias is not None else None
+    if extra is not None:
+        mask = extra.unsqueeze(0).masked_fill(~mask, float("-inf"))
+    attended = F.scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout)
+    return attended.transpose(1, 2).reshape(size, -1)[bucket.slots]
 
 
 class PostNormPacked:
@@ -78,7 +97,7 @@ class PostNormPacked:
         x = F.dropout(self.embed(batch), self.hidden_dropout, training)
         for layer in self.layers:
             q, k, v = layer.qkv(x).chunk(3, dim=-1)
-            context = attend(q, k, v, batch.groups, self.heads, self.attention_dropout if training else 0.0, bias)
+            context = attend(q, k, v, batch, self.heads, self.attention_dropout if training else 0.0, bias)
             context = F.dropout(layer.out(context), self.attention_output_dropout, training)
             x = layer.attention_norm(_add(context, x))
             inner = layer.down(layer.up.gelu(x) if self.exact_gelu else self.activation(layer.up(x)))
@@ -197,7 +216,7 @@ class ModernBertPacked:
             dropout = layer.attn.attention_dropout if model.training else 0.0
             limit = self.config.sliding_window
             context = attend(
-                q.flatten(1), k.flatten(1), qkv[:, 2].flatten(1), batch.groups, heads, dropout, _beyond(bias, limit) if bias is not None else None
+                q.flatten(1), k.flatten(1), qkv[:, 2].flatten(1), batch, heads, dropout, _beyond(bias, limit) if bias is not None else None
             )
             x = x + layer.attn.out_drop(linears[layer.attn.Wo](context))
             inner, gate = linears[layer.mlp.Wi](layer.mlp_norm(x)).chunk(2, dim=-1)

@@ -294,4 +294,4 @@ def make_optimizer(net: nn.Module, head: nn.Module | None, recipe: Recipe) -> to
         for decay, chosen in ((recipe.weight_decay, [p for p in trained if p.ndim > 1]), (0.0, [p for p in trained if p.ndim <= 1])):
             if chosen:
                 groups.append({"params": chosen, "weight_decay": decay, "peak_lr": peak, "lr": peak})
-    return torch.optim.AdamW(groups, lr=recipe.lr)
+    return torch.optim.AdamW(groups, lr=recipe.lr, fused=True)
