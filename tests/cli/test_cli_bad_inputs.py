@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,16 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize(("name", "arguments", "code", "message"), BAD, ids=[row[0] for row in BAD])
 def test_bad_input(
-    name: str, arguments: str | list[str], code: int, message: str, run: Any, place: Path, saved_model: Path, other_model: Path, made_collection: Path
+    name: str,
+    arguments: str | list[str],
+    code: int,
+    message: str,
+    run: Any,
+    place: Path,
+    saved_model: Path,
+    other_model: Path,
+    made_collection: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     names = {"d": place, "m": saved_model, "o": other_model, "c": made_collection}
     before = tree(place), tree(made_collection)
@@ -140,6 +150,7 @@ def test_bad_input(
     assert "unexpected" not in found.err
     errors = [line for line in found.err.splitlines() if line.startswith("twinvec: ")]
     assert len(errors) == 1
+    record_property("message", errors[0].removeprefix("twinvec: error: "))
     assert errors[0].startswith("twinvec: error: ")
     after = tree(place), tree(made_collection)
     assert after == before, "something was left behind"

@@ -284,9 +284,12 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize(("name", "make", "error", "pattern"), CASES, ids=[case[0] for case in CASES])
-def test_bad_input(place: Place, name: str, make: Callable[[Place], Any], error: type[TwinvecError], pattern: str) -> None:
+def test_bad_input(
+    place: Place, name: str, make: Callable[[Place], Any], error: type[TwinvecError], pattern: str, record_property: Callable[[str, object], None]
+) -> None:
     with pytest.raises(error, match=pattern) as caught:
         make(place)
+    record_property("message", str(caught.value))
     assert "\n" not in str(caught.value)
 
 

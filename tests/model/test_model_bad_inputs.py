@@ -228,12 +228,13 @@ def good_model(bare_model: Callable[[str], Path], tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_bad_model(case: Case, good_model: Path, tmp_path: Path) -> None:
+def test_bad_model(case: Case, good_model: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     good = Path(shutil.copytree(good_model, tmp_path / "good"))
     given = case.make(tmp_path, good)
     with pytest.raises(case.error, match=case.message) as found:
         Encoder.load(given)
     message = str(found.value)
+    record_property("message", message)
     assert "\n" not in message
     assert len(message) < 900
     if isinstance(given, Path):

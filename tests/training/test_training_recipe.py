@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,24 @@ def test_every_key_has_a_description() -> None:
         ({**BASE, "dev": "d.csv", "dev_share": 0.1}, r"dev_share: there is a dev file already"),
         ({key: value for key, value in BASE.items() if key != "model"}, r"'model' is missing"),
     ],
+    ids=[
+        "misspelt key, far",
+        "misspelt key, near",
+        "lr of zero",
+        "lr that is a word",
+        "unknown objective",
+        "warm-up above 1",
+        "batch of nothing",
+        "patience without dev",
+        "metric without dev",
+        "dev twice",
+        "no model",
+    ],
 )
-def test_wrong_settings_name_key_value_and_remedy(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_wrong_settings_name_key_value_and_remedy(settings: dict[str, Any], message: str, record_property: Callable[[str, object], None]) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         Recipe.of(**settings)
+    record_property("message", str(caught.value))
 
 
 def test_wrong_files_are_refused_in_one_line(tmp_path: Path) -> None:
