@@ -29,7 +29,8 @@ def cases() -> list[tuple[str, str, str]]:
     files = [*sorted(str(path) for path in (ROOT / "tests").glob("*/test_*_bad_inputs.py")), str(ROOT / "tests/training/test_training_recipe.py")]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        done = subprocess.run([sys.executable, "-m", "pytest", *files, "-q", "-o", "junit_family=legacy", f"--junitxml={report}", f"--basetemp={folder}/t"], cwd=ROOT, check=False)
+        options = ["-q", "-o", "junit_family=legacy", f"--junitxml={report}", f"--basetemp={folder}/t"]
+        done = subprocess.run([sys.executable, "-m", "pytest", *files, *options], cwd=ROOT, check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
         found = []

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from twinvec import __version__
 from twinvec.errors import EncodeError, ModelError, UsageError
 from twinvec.files import atomic_folder, write_json
 from twinvec.model.backbone import PRECISIONS, check_weights, is_decoder_only, load_backbone, load_tokenizer, quiet, window_of
@@ -157,15 +158,9 @@ def _check_golden(folder: Path, encoder: Encoder, saved: dict[str, Any]) -> None
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides a vector."""
-    names = ("twinvec", "torch", "transformers", "tokenizers", "numpy")
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return {"python": platform.python_version(), **found}
+    """Versions of what decides a vector. twinvec's own is the code's, which also runs from a folder of sources."""
+    others = {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
+    return {"python": platform.python_version(), "twinvec": __version__, **others}
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> Path:
