@@ -27,8 +27,8 @@ class Group:
 def rounded(tokens: int) -> int:
     """The next round number of tokens, at most a sixteenth above (or 15 tokens).
 
-    oneDNN compiles, and keeps, code for each new number of rows: over batches of every length a training process grew by 11 MB a batch and ran a
-    third slower. A few round numbers keep it small.
+    oneDNN compiles, and keeps, code for each new number of rows: 180 training batches of all lengths took 1,670 MB, with round numbers 468 MB,
+    and ran a tenth to a fifth faster.
     """
     step = 16
     while step * 16 < tokens:

@@ -35,8 +35,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, batch: PackedBatch, heads: int, drop
     """q, k, v: (T, D), rows end to end; returns (T, D). `bias(length)` gives an additive mask (H or 1, L, L), or None.
 
     Scores are scaled by 1 / sqrt(D / heads) (Vaswani et al. 2017, eq. 1). Without gradients each group of equal length is one call of a kernel
-    that needs no mask. With gradients every call costs a dozen small operations forward and back, so groups of similar length are padded
-    into one block first: on a batch of 64 short texts with 17 lengths that was several times faster.
+    that needs no mask. With gradients groups of similar length are padded into one block first, for fewer and larger operations
+    (on a quiet machine no faster than the groups: docs/decisions.md has both figures).
     """
     training = torch.is_grad_enabled() and len(batch.groups) > 1
     parts = [_attend_block(q, k, v, bucket, heads, dropout, bias) for bucket in batch.buckets] if training else []
