@@ -33,7 +33,7 @@ TEXTS = (
 """Short, long, empty, repeated, Chinese: what a batch holds in life."""
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "deberta-v2", "qwen2")
-PACKED = FAMILIES[:6]
+PACKED = (*FAMILIES[:6], "qwen2")
 WINDOW = 64
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,21 @@ HEAD = """# The command line
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    commands = {name: real_command() if name == "train" else command for name, command in group.commands.items()}
+    commands = dict(leaves(group))
     text, example = split_help(group.help)
     parts = [HEAD, text, block(example, "sh"), "| command | purpose |\n|---|---|"]
-    parts[-1] += "".join(f"\n| [{name}](#twinvec-{name}) | {purpose(command)} |" for name, command in commands.items())
+    parts[-1] += "".join(f"\n| [{name}](#twinvec-{name.replace(' ', '-')}) | {purpose(command)} |" for name, command in commands.items())
     parts += [options(group), *(section(name, command) for name, command in commands.items())]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, command) of every command, those of a group under the group's name: "mine negatives"."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", real_command() if before + name == "train" else command
 
 
 def section(name: str, command: Any) -> str:

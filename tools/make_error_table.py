@@ -19,6 +19,7 @@ ROOMS = {
     "data": "Data files, columns, labels",
     "training": "Recipes",
     "model": "Model folders and names",
+    "mining": "Mining and cross-encoders",
     "index": "Collections and vectors",
     "cli": "The command line",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from twinvec.data.beir import read_retrieval
 from twinvec.data.check import check_data
 from twinvec.data.dataset import normalised_scores, read_data
 from twinvec.data.documents import read_documents, read_texts
-from twinvec.data.sampling import LengthBucketedOrder, split_rows
+from twinvec.data.nli import nli_triplets
+from twinvec.data.pairs import positives, without_pairs_of
+from twinvec.data.sampling import ClassOrder, LengthBucketedOrder, MixedOrder, split_rows
 from twinvec.errors import DataError, TwinvecError, UsageError
 
 Case = tuple[str, Callable[[Path], Any], type[TwinvecError], str]
@@ -72,6 +75,23 @@ def near_name(folder: Path) -> Any:
     put(folder, "train.csv", PAIRS)
     return read_data(folder / "trian.csv")
 
+
+def made(function: Callable[..., Any], content: str, *others: str, **options: Any) -> Callable[[Path], Any]:
+    """`function` of a CSV with this content, and of a list of others where there are any."""
+
+    def run(folder: Path) -> Any:
+        files = [read_data(put(folder, f"{'x' if i == 0 else f'test{i}'}.csv", text)) for i, text in enumerate((content, *others))]
+        return function(files[0], files[1:], **options) if others else function(files[0], **options)
+
+    return run
+
+
+def mixed(*sizes: int, **options: Any) -> Callable[[Path], Any]:
+    return lambda folder: MixedOrder([LengthBucketedOrder([1] * n, 4, 0) for n in sizes], **options)
+
+
+NLI = "premise,hypothesis,label\np,yes,entailment\nq,no,contradiction\n"
+GROUPED = "anchor,positive,group,group_id\na,b,1,1\n"
 
 CASES: list[Case] = [
     # --- files
@@ -300,6 +320,66 @@ CASES: list[Case] = [
     ("a window without a counter", lambda folder: check_data(["a"], window=8), UsageError, r"both count_tokens and window"),
     ("share above 1", lambda folder: split_rows(10, 1.5, 0), UsageError, r"share = 1\.5"),
     ("batches of nothing", lambda folder: LengthBucketedOrder([1], 0, 0), UsageError, r"batch_size = 0"),
+    ("keys of other rows", lambda folder: LengthBucketedOrder([1, 1], 2, 0, keys=[[1]]), UsageError, r"keys of 1 rows for lengths of 2"),
+    ("a mixture of nothing", mixed(), UsageError, r"sources of \[\] batches; wanted one source or more"),
+    ("a mixture with an empty source", mixed(8, 0), UsageError, r"sources of \[2, 0\] batches; wanted .* each with rows"),
+    ("unknown mixing", mixed(8, mixing="evenly"), UsageError, r"mixing = 'evenly': choose one of proportional, even, temperature, weights; did you"),
+    ("mixing at temperature 0", mixed(8, mixing="temperature", temperature=0.0), UsageError, r"temperature = 0\.0: wanted a number above 0"),
+    ("mixing at NaN", mixed(8, mixing="temperature", temperature=math.nan), UsageError, r"temperature = nan"),
+    ("mixing by weights without weights", mixed(8, 8, mixing="weights"), UsageError, r"weights go with mixing = 'weights', and with no other"),
+    ("weights with another mixing", mixed(8, 8, weights=[1, 2]), UsageError, r"mixing = 'proportional' with weights = \[1, 2\]"),
+    ("too few weights", mixed(8, 8, mixing="weights", weights=[1.0]), UsageError, r"weights = \[1\.0\]: wanted 2 numbers above 0, one a source"),
+    ("a weight of 0", mixed(8, 8, mixing="weights", weights=[1.0, 0.0]), UsageError, r"wanted 2 numbers above 0"),
+    ("batch triplets of one class", lambda folder: ClassOrder([1] * 9, 8, seed=0), DataError, r"9 rows with 1 classes of two rows or more"),
+    ("batch triplets of single rows", lambda folder: ClassOrder(range(9), 8, seed=0), DataError, r"9 rows with 0 classes"),
+    ("one row a class", lambda folder: ClassOrder([1, 1, 2, 2], 8, 1, seed=0), UsageError, r"per_class = 1: wanted 2 rows or more a class"),
+    ("a batch of less than two classes", lambda folder: ClassOrder([1, 1, 2, 2], 7, 4, seed=0), UsageError, r"room for two classes in a batch"),
+    # --- what data becomes
+    ("triplets of pairs", made(nli_triplets, PAIRS), DataError, r"x\.csv: holds pairs; triplets .* are made from nli"),
+    ("NLI without a premise that has both", made(nli_triplets, NLI), DataError, r"in 2 rows no premise has both an entailment and a contradiction"),
+    ("unknown way for lone entailments", made(nli_triplets, NLI, without="keep"), UsageError, r"without = 'keep': choose one of drop, pair"),
+    ("no positive pair", made(positives, PAIRS.replace(",1", ",0")), DataError, r"no positive pairs: none of 2 rows has label 1"),
+    (
+        "no score that is high enough",
+        made(positives, "sentence1,sentence2,score\na,b,0.5\nc,d,0.1\n"),
+        DataError,
+        r"none of 2 rows has a score of at least 0\.8 of 1; lower the threshold",
+    ),
+    ("positives of single texts", made(positives, "text\na\n"), DataError, r"holds texts, in which no two texts belong together"),
+    ("threshold above 1", made(positives, PAIRS, threshold=4), UsageError, r"threshold = 4: wanted a number from 0 to 1; scores are mapped"),
+    (
+        "all training pairs in the test",
+        made(without_pairs_of, PAIRS, "sentence1,sentence2\nb,a\nd,C\n"),
+        DataError,
+        r"every row is in .*test1\.csv, so nothing is left to train on",
+    ),
+    # --- groups and margins
+    (
+        "two columns of groups",
+        data("x.csv", GROUPED),
+        DataError,
+        r"'group' and 'group_id' could each be the group.*|group and group_id could each be",
+    ),
+    ("a list for a group", data("x.jsonl", '{"anchor": "a", "positive": "b", "group": [1]}\n'), DataError, r"row 1 \(line 1\): group is a list"),
+    (
+        "groups of texts",
+        data("x.csv", "text,topic\na,1\n", columns="text=text,group=topic"),
+        UsageError,
+        r"gives group, which a file of texts has no",
+    ),
+    (
+        "a margin that is no number",
+        data("x.csv", "anchor,positive,negative,margin\na,b,c,1\na,b,c,x\n"),
+        DataError,
+        r"row 2 \(line 3\): label 'x' in column 'margin': wanted a number",
+    ),
+    (
+        "a margin left out",
+        data("x.csv", "anchor,positive,negative,margin\na,b,c,\n"),
+        DataError,
+        r"row 1 \(line 2\): no label in column 'margin'",
+    ),
+    ("a NaN margin", data("x.csv", "anchor,positive,negative,margin\na,b,c,nan\n"), DataError, r"label 'nan' .*a finite one"),
 ]
 
 

@@ -239,7 +239,7 @@ def test_a_fused_optimiser_is_seen_by_the_next_encode(bare_model: Callable[[str]
 
 @pytest.mark.parametrize("family", PACKED)
 def test_rows_of_many_lengths_train_as_they_encode(family: str, bare_model: Callable[[str], Path]) -> None:
-    """With gradients attention runs over padded blocks of similar length, without over groups of equal length: one result."""
+    """The layers with gradients and the kept, joined weights without: one result, whatever the mix of lengths."""
     encoder = Encoder.load(bare_model(family), pooling="mean")
     rows = [
         encoder.tokens.cut(row)

@@ -19,7 +19,7 @@ def test_a_recipe_file_gives_every_setting_and_changes_win(tmp_path: Path) -> No
     path = tmp_path / "r.toml"
     path.write_text('model = "minilm"\ndata = "a.csv"\nobjective = "triplet"\noutput = "o"\nlr = 3e-5\ntest = ["t.csv"]\n', encoding="utf-8")
     recipe = Recipe.load(path, {"lr": 1e-5})
-    assert (recipe.lr, recipe.objective, recipe.test, recipe.margin) == (1e-5, "triplet", ["t.csv"], 1.0)
+    assert (recipe.lr, recipe.objective, recipe.test, recipe.batch_size) == (1e-5, "triplet", ["t.csv"], 16)
     with pytest.raises(Exception, match="frozen"):
         recipe.lr = 1.0  # type: ignore[misc]
 
@@ -35,7 +35,7 @@ def test_every_key_has_a_description() -> None:
         ({**BASE, "bach_size": 8}, r"unknown key 'bach_size'; did you mean 'batch_size'\?"),
         ({**BASE, "lr": 0}, r"lr = 0: input should be greater than 0"),
         ({**BASE, "lr": "fast"}, r"lr = 'fast': input should be a valid number"),
-        ({**BASE, "objective": "infonce"}, r"objective = 'infonce': input should be 'classification', 'regression' or 'triplet'"),
+        ({**BASE, "objective": "info"}, r"objective = 'info': input should be 'classification', 'regression', 'triplet', 'infonce'"),
         ({**BASE, "warmup": 1.5}, r"warmup = 1.5"),
         ({**BASE, "batch_size": 0}, r"batch_size = 0"),
         ({**BASE, "patience": 3}, r"patience: early stopping needs dev data; set dev = FILE or dev_share"),

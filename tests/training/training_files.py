@@ -6,10 +6,15 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from twinvec.data.dataset import read_data
-from twinvec.model.encoder import Encoder
+from twinvec.runs.train import adapt, load_base
+from twinvec.training.distributed import World
+from twinvec.training.fit import as_wanted
 from twinvec.training.loop import Evaluate, Run
 from twinvec.training.recipe import Recipe
+from twinvec.training.tasks import make_task
 
 SENTENCES = [
     "a man is playing a guitar", "the cat sat on the mat", "where is my refund", "a woman is slicing an onion", "how do i close the account",
@@ -45,13 +50,46 @@ def triplets(path: Path, n: int = 24) -> Path:
     return write(path, ["anchor", "positive", "negative", "negative_2"], rows)
 
 
-MAKERS = {"regression": scores, "classification": nli, "triplet": triplets}
+def scored_triplets(path: Path, n: int = 24) -> Path:
+    rows = [[SENTENCES[i % 10], SENTENCES[i % 10] + " please", SENTENCES[(i + 3) % 10], round(i % 5 * 0.2, 1)] for i in range(n)]
+    return write(path, ["anchor", "positive", "negative", "margin"], rows)
 
 
-def make_run(model: Path, folder: Path, objective: str = "regression", evaluate: Evaluate | None = None, metric: str = "m", **settings: Any) -> Run:
+def partners(path: Path, n: int = 24) -> Path:
+    """Pairs without labels: all belong together, all different."""
+    rows = [[f"{SENTENCES[i % 10]} number {i}", f"please {SENTENCES[i % 10]} with {i}"] for i in range(n)]
+    return write(path, ["anchor", "positive"], rows)
+
+
+def parallel(path: Path, n: int = 24) -> Path:
+    return write(path, ["source", "target"], [[f"{SENTENCES[i % 6]} {i}", f"{SENTENCES[6 + i % 4]} {i}"] for i in range(n)])
+
+
+def labelled(path: Path, n: int = 24) -> Path:
+    return write(path, ["text", "label"], [[f"{SENTENCES[i % 10]} {i}", f"class{i % 4}"] for i in range(n)])
+
+
+def texts(path: Path, n: int = 24) -> Path:
+    path = path.with_suffix(".txt")
+    path.write_text("".join(f"{SENTENCES[i % 10]} and {SENTENCES[i * 3 % 10]} {i}\n" for i in range(n)), encoding="utf-8")
+    return path
+
+
+MAKERS = {
+    "regression": scores, "classification": nli, "triplet": triplets, "infonce": partners, "simcse": texts, "contrastive": pairs,
+    "online_contrastive": pairs, "cosent": pairs, "angle": pairs, "batch_hard_triplet": labelled, "batch_hard_soft_triplet": labelled,
+    "batch_semi_hard_triplet": labelled, "batch_all_triplet": labelled, "distillation": parallel, "margin_mse": scored_triplets, "mlm": texts,
+    "retromae": texts, "tsdae": texts,
+}  # fmt: skip
+
+
+def make_run(
+    model: Path, folder: Path, objective: str = "regression", evaluate: Evaluate | None = None, metric: str = "m", *, data: Path | None = None,
+    world: World | None = None, **settings: Any,
+) -> Run:  # fmt: skip
     """A run over a small file of the objective's kind, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = MAKERS[objective](folder / "train.csv")
+    data = data or MAKERS[objective](folder / "train.csv")
     measured = {"dev": str(data)} if evaluate is not None or "patience" in settings else {}
     base: dict[str, Any] = {
         "model": str(model),
@@ -59,9 +97,17 @@ def make_run(model: Path, folder: Path, objective: str = "regression", evaluate:
         "objective": objective,
         "output": str(folder),
         "pooling": "mean",
-        "batch_size": 4,
+        "batch_size": 8 if objective.startswith("batch_") else 4,
         "lr": 1e-3,
     }
+    if objective == "distillation":
+        base["teacher"] = str(model)
     recipe = Recipe.of(**{**base, **measured, **settings})
-    encoder = Encoder.load(model, pooling="mean")
-    return Run(recipe, encoder, read_data(data), folder, evaluate, metric, show=False)
+    encoder = load_base(recipe, folder, world or World(), lambda _: None)
+    torch.manual_seed(recipe.seed)
+    adapt(encoder, recipe)
+    tasks = []
+    for source in recipe.sources():
+        read = as_wanted(source, read_data(source.data, kind=source.kind, columns=source.columns))
+        tasks.append(make_task(source, read, encoder, folder, normalize=recipe.normalize))
+    return Run(recipe, encoder, tasks, folder, evaluate, metric, world=world, show=False)

@@ -15,12 +15,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from twinvec import __version__
 from twinvec.cli.console import Console
+from twinvec.cli.convert import convert
 from twinvec.cli.demo import demo
 from twinvec.cli.doctor import doctor
 from twinvec.cli.encode import encode
 from twinvec.cli.evaluate import evaluate
 from twinvec.cli.index import index
 from twinvec.cli.inspect import inspect
+from twinvec.cli.mine import group as mine
 from twinvec.cli.search import search
 from twinvec.cli.similarity import similarity
 from twinvec.cli.train import TrainCommand, train
@@ -167,8 +169,9 @@ def root(
     """
 
 
-for _command in (demo, train, evaluate, encode, similarity, index, search, inspect, doctor):  # the order of the help page
+for _command in (demo, train, evaluate, encode, similarity, index, search, inspect, convert, doctor):  # the order of the help page
     app.command(_command.__name__, cls=TrainCommand if _command is train else Command)(_command)
+app.add_typer(mine(Command), name="mine")
 
 
 def _terminate(signum: int, frame: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from functools import cache
 from pathlib import Path
@@ -15,16 +16,19 @@ from twinvec.cli import options as opt
 from twinvec.cli.console import Console, aligned, pairs
 from twinvec.errors import UsageError
 
-HELP = """Train a model: fine-tune it on pairs, NLI or triplets.
+HELP = """Train a model from pairs, labels, triplets or bare texts.
 
     Settings come from a recipe (a TOML file), from flags, or both; a flag or --set goes before the recipe. Every flag is a recipe key of the
-    same name. The run's folder holds run.json, log.jsonl, checkpoints/, report.html and best/, a model folder that works alone.
+    same name; several data sets ([[source]]) and stages ([[stage]]) are written in a recipe. The run's folder holds run.json, log.jsonl,
+    checkpoints/, report.html and best/, a model folder that works alone. Several processes: torchrun --nproc-per-node 2 -m twinvec train ...
 
     \b
     Example:
       twinvec train --model minilm --data train.csv --objective regression --output runs/a --dev dev.csv
+      twinvec train --model minilm --data pairs.csv --objective infonce --batch-size 256 --output runs/b --dry-run
       twinvec train recipe.toml --set lr=1e-5
     """
+TABLES = ("source", "stage", "new_model")  # tables of a recipe, which no flag can hold
 METRICS_SHOWN = ("spearman_cosine", "pearson_cosine", "average_precision_cosine", "accuracy_cosine", "accuracy", "ndcg@10", "accuracy@1")
 
 
@@ -53,7 +57,7 @@ def real_command() -> Any:
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set one recipe key; may be given several times", show_default=False)
     ]
     annotations: dict[str, Any] = {"recipe": recipe}
-    annotations |= {name: flag(name, field) for name, field in Recipe.model_fields.items()}
+    annotations |= {name: flag(name, field) for name, field in Recipe.model_fields.items() if name not in TABLES}
     annotations |= {"set_": change, "json": opt.Json, "quiet": opt.Quiet}
     defaults = {"json": False, "quiet": False}
 
@@ -82,8 +86,13 @@ def flag(name: str, field: Any) -> Any:
     if kind is bool:
         return Annotated[bool | None, typer.Option(f"{words}/--no-{words[2:]}", help=help, show_default=False)]
     shown = "|".join(choices) if choices else {int: "N", float: "X", str: "TEXT"}.get(kind, "TEXT")
+    help_many = f"{help}; may be given several times"
+    if kind is dict:
+        return Annotated[list[str] | None, typer.Option(words, metavar="NAME=TEXT", help=help_many, show_default=False)]
     if kind is list:
-        return Annotated[list[str] | None, typer.Option(words, metavar="FILE", help=f"{help}; may be given several times", show_default=False)]
+        (item,) = get_args(field.annotation)
+        shown = {int: "N", float: "X"}.get(item, "NAME" if name == "lora_targets" else "FILE")
+        return Annotated[list[item] | None, typer.Option(words, metavar=shown, help=help_many, show_default=False)]  # type: ignore[valid-type]
     return Annotated[
         kind | None, typer.Option(words, metavar=shown, callback=opt.one_of(*choices) if choices else None, help=help, show_default=False)
     ]
@@ -95,14 +104,14 @@ def _plain(annotation: Any) -> tuple[Any, tuple[str, ...]]:
         (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
     if get_origin(annotation) is Literal:
         return str, tuple(map(str, get_args(annotation)))
-    return (list if get_origin(annotation) is list else annotation), ()
+    return get_origin(annotation) or annotation, ()
 
 
 def _run(recipe: Path | None, set_: list[str] | None, json: bool, quiet: bool, **flags: Any) -> None:
     out = Console(json, quiet)
     from twinvec.training.recipe import Recipe, parse_changes
 
-    given = {key: value for key, value in flags.items() if value not in (None, [], ())}
+    given = {key: _value(key, value) for key, value in flags.items() if value not in (None, [], ())}
     changes = parse_changes(set_ or [])
     twice = sorted(given.keys() & changes.keys())
     if twice:
@@ -114,11 +123,30 @@ def _run(recipe: Path | None, set_: list[str] | None, json: bool, quiet: bool, *
     from twinvec.runs.train import train as train_recipe
 
     result = train_recipe(chosen, progress=out.progress)
+    if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all
+        return
     out.note_all(result["notes"])
     out.result({key: value for key, value in result.items() if key != "notes"}, _lines(result))
 
 
+def _value(key: str, value: Any) -> Any:
+    """A flag's value as the recipe has it: NAME=TEXT items become a table."""
+    from twinvec.training.recipe import Recipe
+
+    if _plain(Recipe.model_fields[key].annotation)[0] is not dict:
+        return list(value) if isinstance(value, tuple) else value
+    made = {}
+    for item in value:
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--{key.replace('_', '-')} {item!r}: wanted NAME=TEXT, for example query='query: '")
+        made[name.strip()] = text
+    return made
+
+
 def _lines(result: dict[str, Any]) -> list[str]:
+    if result.get("dry_run"):
+        return list(result["lines"])
     best, before, metric = result["best_metric"], result["baseline_metric"], result["metric"]
     scores = f"{metric} {best:.4f}" if best is not None else f"no {metric}"
     scores += f" (before training {before:.4f})" if before is not None else ""
@@ -126,8 +154,14 @@ def _lines(result: dict[str, Any]) -> list[str]:
     for test in result["tests"]:
         shared = [key for key in METRICS_SHOWN if isinstance(test["before"].get(key), float) and isinstance(test["after"].get(key), float)]
         rows += [[f"{test['file']} {key}", f"{test['before'][key]:.4f}", f"{test['after'][key]:.4f}"] for key in shared]
+    stages = [f"  {stage['name']}: {stage['steps']} steps, {stage['metric']} {_shown(stage['best_metric'])}" for stage in result.get("stages", [])]
     return [
+        *stages,
         f"{result['output']}: {result['steps']} steps in {result['seconds']} s ({result['stopped']})",
         *pairs([("best step", f"{result['best_step']}: {scores}"), ("model", result["best"]), ("report", result["report"])]),
         *(aligned(rows, right=(1, 2), indent="  ") if len(rows) > 1 else []),
     ]
+
+
+def _shown(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.4f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Mapping as MappingLike
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
@@ -45,6 +45,8 @@ SCORES: Final = (
     "相关度",
 )  # fmt: skip
 LABELS: Final[tuple[str, ...]] = ("label", "labels", "goldlabel", "isduplicate", "entailmentjudgment", "quality", "标签", "标注")
+MARGINS: Final = ("margin", "margins", "scoremargin", "分差")  # of triplets: how much better the positive fits than the negative
+GROUPS: Final = ("group", "groupid", "分组", "组号")  # rows of one group mean the same thing
 CLASSES: Final[tuple[str, ...]] = ("class", "category", "intent", "类别", "意图", "分类")  # looked at when there is none of LABELS
 # A numeric column of one of these names is a number of the row, never a forgotten label.
 ROW_NUMBERS: Final = re.compile(r"column\d+|unnamed:?\d*|index|idx|(.*id\d?)|row|line|year|no|编号|序号|行号|年份")
@@ -52,18 +54,18 @@ ROW_NUMBERS: Final = re.compile(r"column\d+|unnamed:?\d*|index|idx|(.*id\d?)|row
 # Other names for a role in --columns.
 ROLE_NAMES: Final = {
     "premise": "sentence1", "hypothesis": "sentence2", "text1": "sentence1", "text2": "sentence2", "score": "label", "class": "label",
-    "query": "anchor", "question": "anchor", "answer": "sentence2", "negative_1": "negative",
+    "query": "anchor", "question": "anchor", "answer": "sentence2", "negative_1": "negative", "margin": "label", "group_id": "group",
 }  # fmt: skip
 ORDER: Final[dict[str, tuple[str, ...]]] = {
     "scores": ("sentence1", "sentence2", "label"), "pairs": ("sentence1", "sentence2", "label"), "nli": ("sentence1", "sentence2", "label"),
     "triplets": ("anchor", "positive", "negative"), "parallel": ("source", "target"), "texts": ("text",), "labelled": ("text", "label"),
 }  # fmt: skip
-ROLES: Final = ("sentence1", "sentence2", "label", "anchor", "positive", "negative", "source", "target", "text")
+ROLES: Final = ("sentence1", "sentence2", "label", "anchor", "positive", "negative", "source", "target", "text", "group")
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Which column became what. `texts`: role -> column, in the order in which the kind wants them; `label`: the label's column or None.
+    """Which column became what. `texts`: role -> column, in the order in which the kind wants them; `label`, `group`: their columns or None.
 
     `meaning`: "score" or "label" by the label column's name ("" when --columns named it); `inference`: the pair was called premise and hypothesis.
     """
@@ -73,6 +75,7 @@ class Mapping:
     label: str | None
     meaning: Literal["score", "label", ""] = ""
     inference: bool = False
+    group: str | None = None
     unused: list[str] = field(default_factory=list)
 
 
@@ -167,12 +170,14 @@ def map_columns(names: Sequence[str], source: str, kind: Kind | None = None, cho
     shape = SHAPE_OF[kind] if kind else finder.shape()
     texts, inference = finder.texts(shape)
     label, meaning = finder.label(shape, texts)
-    used = {*texts.values(), label}
+    group = finder.group(shape, {*texts.values(), label})
+    used = {*texts.values(), label, group}
     picked = finder.picked  # now under the roles of the shape
-    ignored = [role for role in picked if role != "label" and role not in texts] + (["label"] if "label" in picked and label is None else [])
+    found = {**texts, "label": label, "group": group}
+    ignored = [role for role in picked if found.get(role) is None]
     if ignored:
         raise UsageError(f"{source}: --columns gives {', '.join(ignored)}, which {_a_kind(kind, shape)} has no use for")
-    return Mapping(shape, texts, label, meaning, inference, [name for name in names if name not in used])
+    return Mapping(shape, texts, label, meaning, inference, group, [name for name in names if name not in used])
 
 
 def _a_kind(kind: Kind | None, shape: Shape) -> str:
@@ -320,11 +325,13 @@ class _Finder:
 
     def label(self, shape: Shape, texts: dict[str, str]) -> tuple[str | None, Literal["score", "label", ""]]:
         """The label's column. A score for kind "scores", a label for the others; with no kind, whichever is there alone."""
-        if shape not in ("pair", "text") or self.kind == "texts":
+        if shape == "parallel" or self.kind == "texts":
             return None, ""
         if "label" in self.picked:
             return self.picked["label"], ""
         taken = set(texts.values())
+        if shape == "triplets":  # only what is called a margin: a score or label there may mean anything
+            return self._optional("label", MARGINS, taken), ""
         scores = [key for key in SCORES if key in self.keys and self.keys[key] not in taken] if shape == "pair" else []
         labels = [key for key in LABELS if key in self.keys and self.keys[key] not in taken]
         labels = labels or [key for key in CLASSES if key in self.keys and self.keys[key] not in taken]
@@ -338,6 +345,19 @@ class _Finder:
         if self.kind in ("scores", "nli", "labelled"):
             self.nothing("label (or score, similarity, class, 标签, 分数, ...)", only="label")
         return None, ""
+
+    def group(self, shape: Shape, taken: set[str | None]) -> str | None:
+        """The column whose equal values mark rows that are no negatives of each other; pairs and triplets have one, or none."""
+        if shape not in ("pair", "triplets"):
+            return None
+        return self.picked["group"] if "group" in self.picked else self._optional("group", GROUPS, taken)
+
+    def _optional(self, role: str, aliases: Sequence[str], taken: Collection[str | None]) -> str | None:
+        found = [key for key in aliases if key in self.keys and self.keys[key] not in taken]
+        if len(found) > 1:
+            several = [self.keys[key] for key in found]
+            self.ambiguous(f"{' and '.join(several)} could each be the {role}", **{role: several[0]})
+        return self.take(found[0], role) if found else None
 
     def ambiguous(self, what: str, **example: str) -> NoReturn:
         raise DataError(f"{self.source}: {what}; say which with --columns, for example --columns {_option(example)}")

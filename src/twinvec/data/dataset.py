@@ -23,7 +23,7 @@ from twinvec.data.columns import (
     parse_columns,
     plain,
 )
-from twinvec.data.labels import Range, as_number, looks_forgotten, parse_range, read_labels
+from twinvec.data.labels import Range, as_number, looks_forgotten, parse_range, read_groups, read_labels
 from twinvec.data.tables import Table, format_of, place, read_table
 from twinvec.errors import DataError, UsageError, choose
 from twinvec.files import sha256_file
@@ -41,7 +41,9 @@ class Dataset:
 
     columns: sentence1, sentence2 (scores, pairs, nli: premise and hypothesis), anchor, positive, negative, negative_2, ... (triplets),
     source, target (parallel), text (texts, labelled); all of `rows` texts. labels: numbers of scores; 0 or 1 of pairs (None: every pair
-    belongs together); 0 entailment, 1 neutral, 2 contradiction of nli; numbers into `label_names` of labelled; None otherwise.
+    belongs together); 0 entailment, 1 neutral, 2 contradiction of nli; numbers into `label_names` of labelled; margins of triplets
+    (a score of the positive less that of the negative), where the file has them; None otherwise. groups: a number for each row of pairs and
+    triplets, -1 for none: rows of one group mean the same and are no negatives of each other; None without such a column.
     mapping: canonical name -> the file's own column. numbers: the row numbers in the file, from 1; lines: the lines, where there are any.
     """
 
@@ -58,10 +60,12 @@ class Dataset:
     lines: list[int] | None = None
     numbers: list[int] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    groups: list[int] | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(values) for name, values in self.columns.items()}
         lengths |= {} if self.labels is None else {"labels": len(self.labels)}
+        lengths |= {} if self.groups is None else {"groups": len(self.groups)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"Dataset: columns of different lengths: {lengths}")
         rows = next(iter(lengths.values()), 0)
@@ -89,6 +93,7 @@ class Dataset:
             self,
             columns={name: [values[i] for i in chosen] for name, values in self.columns.items()},
             labels=None if self.labels is None else [self.labels[i] for i in chosen],
+            groups=None if self.groups is None else [self.groups[i] for i in chosen],
             lines=None if self.lines is None else [self.lines[i] for i in chosen],
             numbers=[self.numbers[i] for i in chosen],
             rows=len(chosen),
@@ -96,7 +101,7 @@ class Dataset:
 
     def label_counts(self) -> dict[str, int]:
         """How often each label stands there, by name (nli, labelled) or as 0 and 1; empty for other kinds."""
-        if self.labels is None or self.kind == "scores":
+        if self.labels is None or self.kind in ("scores", "triplets"):
             return {}
         counts = Counter(int(label) for label in self.labels)
         return {self.label_names[label] if self.label_names else str(label): counts[label] for label in sorted(counts)}
@@ -115,6 +120,11 @@ class Dataset:
             low, high = self.score_range
             hint = "" if any("--score-range" in note for note in self.notes) else " (--score-range LOW,HIGH to change)"
             lines.append(f"  scores: {min(self.labels):g} to {max(self.labels):g}, range {low:g} to {high:g}{hint}")
+        if self.kind == "triplets" and self.labels:
+            lines.append(f"  margins: {min(self.labels):g} to {max(self.labels):g}")
+        if self.groups is not None:
+            several = {number: count for number, count in Counter(self.groups).items() if number >= 0}
+            lines.append(f"  groups: {len(several)}, of {max(several.values(), default=0)} rows at most; {self.groups.count(-1)} rows without")
         empty = sum(not text.strip() for values in self.columns.values() for text in values)
         if empty:
             lines.append(f"  empty texts: {empty}")
@@ -163,12 +173,13 @@ def read_data(
     _no_forgotten_label(table, mapping, kind)
     labelled = read_labels(table, mapping, kind, labels, wanted_range)
     texts, notes = _texts(table, mapping, labelled.kept)
-    names = dict(mapping.texts) | ({"label": mapping.label} if mapping.label is not None else {})
+    names = dict(mapping.texts) | {role: name for role, name in (("label", mapping.label), ("group", mapping.group)) if name is not None}
     kept = labelled.kept
     found = Dataset(
         kind=labelled.kind,
         columns=texts,
         labels=labelled.values,
+        groups=None if mapping.group is None else read_groups(table, mapping.group, kept),
         label_names=labelled.names,
         score_range=labelled.range,
         path=path,

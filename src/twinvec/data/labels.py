@@ -16,6 +16,7 @@ from twinvec.errors import DataError, UsageError
 
 # SNLI and MultiNLI order. Some files count otherwise: sentence-transformers' old AllNLI script has contradiction 0, entailment 1, neutral 2.
 NLI_CLASSES: Final = ("entailment", "neutral", "contradiction")
+ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
 NLI_NAMES: Final = {
     "entailment": 0, "entails": 0, "entail": 0, "蕴含": 0, "蕴涵": 0, "neutral": 1, "中立": 1, "中性": 1, "contradiction": 2, "contradictory": 2,
     "contradicts": 2, "contradict": 2, "矛盾": 2,
@@ -94,6 +95,9 @@ def read_labels(table: Table, mapping: Mapping, kind: Kind | None, labels: str |
     """The label column of `mapping` under the rules of `kind`; with kind None the labels themselves decide. DataError names row, line and label."""
     everything = list(range(len(table)))
     rules = parse_labels(labels)
+    if mapping.shape == "triplets" and mapping.label is not None:
+        reader = _Reader(table, mapping.label, rules)
+        return Labels("triplets", reader.numbers("triplets"), reader.kept, notes=reader.notes + _idle("margins", {}, score_range))
     if mapping.shape in ("triplets", "parallel") or (mapping.label is None and mapping.shape == "text"):
         found: Kind = "texts" if mapping.shape == "text" else mapping.shape
         return Labels(found, None, everything, notes=_idle(found, rules, score_range))
@@ -140,6 +144,19 @@ def looks_forgotten(values: Sequence[Any]) -> bool:
     if keys <= NLI_NAMES.keys():
         return True
     return len(keys) < len(values) and all(as_number(key) is not None for key in keys)
+
+
+def read_groups(table: Table, column: str, kept: Sequence[int]) -> list[int]:
+    """A number for each different value of a column, by first appearance; -1 where there is none (empty, null or NaN). 1, 1.0 and "1" are one."""
+    numbers: dict[str, int] = {}
+    found = []
+    for row in kept:
+        cell = table.columns[column][row]
+        if cell is not None and not isinstance(cell, (str, int, float)):
+            raise DataError(f"{table.where(row)}: group is a {type(cell).__name__} in column {column!r}; wanted a name or a number, or nothing")
+        key = "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else label_key(cell)
+        found.append(numbers.setdefault(key, len(numbers)) if key else -1)
+    return found
 
 
 class _Reader:

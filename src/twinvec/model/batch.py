@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -34,21 +33,6 @@ def rounded(tokens: int) -> int:
     while step * 16 < tokens:
         step *= 2
     return -(-tokens // step) * step
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Neighbouring groups of similar length, to be attended to as one padded block.
-
-    Tokens [start, stop) of the flat batch; slots: (stop - start,) where each stands in a block of rows * length; real: (rows, length) bool.
-    """
-
-    start: int
-    stop: int
-    rows: int
-    length: int
-    slots: Tensor
-    real: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,21 +66,6 @@ class PackedBatch:
         ids = torch.tensor(flat + [0] * idle, dtype=torch.long)
         joined = torch.cat([*positions, torch.zeros(idle, dtype=torch.long)])
         return PackedBatch(ids.to(device), joined.to(device), tuple(groups), tuple(order))
-
-    @cached_property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The groups joined so that no row of a bucket is shorter than half of its longest."""
-        out: list[Bucket] = []
-        left = list(self.groups)
-        while left:
-            longest = left[-1].length
-            joined = [group for group in left if group.length * 2 > longest]
-            left = left[: len(left) - len(joined)]
-            rows = sum(group.rows for group in joined)
-            lengths = torch.cat([torch.full((group.rows,), group.length) for group in joined]).to(self.ids.device)
-            real = torch.arange(longest, device=self.ids.device)[None, :] < lengths[:, None]
-            out.append(Bucket(joined[0].start, joined[-1].stop, rows, longest, real.flatten().nonzero().squeeze(1), real))
-        return tuple(reversed(out))
 
     @property
     def empty_rows(self) -> int:

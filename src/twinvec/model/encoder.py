@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from twinvec.errors import EncodeError, ModelError, TwinvecWarning, UsageError, choose, nearest
+from twinvec.model.adapters import merged
 from twinvec.model.backbone import PRECISIONS
 from twinvec.model.fingerprint import fingerprint_of, parts_of
 from twinvec.model.inputs import as_texts
@@ -96,7 +97,8 @@ class Encoder:
         if self.precision != "float32" and self.source is not None:
             # The weights here are rounded, so the folder is read once more.
             return Encoder.load(self.source, device="cpu", pooling="+".join(self.net.pooling), max_tokens=self.max_tokens).fingerprint
-        return fingerprint_of(parts_of(self.net, self.tokens, self.prompts, self.default_prompt))
+        with merged(self.net):  # adapters count for what they make of the weights
+            return fingerprint_of(parts_of(self.net, self.tokens, self.prompts, self.default_prompt))
 
     def prompt_text(self, prompt: str | None) -> str:
         """The text of a prompt by its name; None means the model's default prompt, "" none at all. UsageError for an unknown name."""

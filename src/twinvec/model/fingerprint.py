@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import torch
+from torch import nn
 
 from twinvec.model.net import Net
 from twinvec.model.tokens import Tokens
@@ -19,7 +20,7 @@ GOLDEN_TEXTS = (
 GOLDEN_TOLERANCE = 1e-3  # 1 - cosine; a wrong pooling or a skipped head is far above, another machine's rounding far below
 
 
-def weights_hash(net: Net) -> str:
+def weights_hash(net: nn.Module) -> str:
     """SHA-256 over names, shapes and float32 bytes of all parameters and persistent buffers."""
     state = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from twinvec import __version__
 from twinvec.errors import EncodeError, ModelError, UsageError
 from twinvec.files import atomic_folder, write_json
+from twinvec.model.adapters import merged
 from twinvec.model.backbone import PRECISIONS, check_weights, is_decoder_only, load_backbone, load_tokenizer, quiet, window_of
 from twinvec.model.encoder import Encoder, check_precision, pick_device, warn
 from twinvec.model.fingerprint import GOLDEN_TEXTS, GOLDEN_TOLERANCE, described, fingerprint_of, parts_of
@@ -164,7 +165,12 @@ def versions() -> dict[str, str]:
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> Path:
-    """See Encoder.save. The weights are written in float32 master precision (or the precision the model was loaded with)."""
+    """See Encoder.save. The weights are written in float32 master precision (or the precision the model was loaded with), adapters merged."""
+    with merged(encoder.net):
+        return _save_plain(encoder, folder)
+
+
+def _save_plain(encoder: Encoder, folder: Path) -> Path:
     net, tokens = encoder.net, encoder.tokens
     encoder.__dict__.pop("fingerprint", None)  # weights may have been trained since
     parts = parts_of(net, tokens, encoder.prompts, encoder.default_prompt)

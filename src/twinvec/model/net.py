@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from twinvec.errors import UsageError
 from twinvec.model.backbone import position_offset
 from twinvec.model.batch import PackedBatch, chunks, padded
 from twinvec.model.heads import Dense, unit_rows
@@ -29,6 +32,7 @@ class Net(nn.Module):
         self.backbone = backbone
         self.heads = nn.ModuleList(heads)
         self.pooling, self.normalize, self.include_prompt, self.pad_id = tuple(pooling), normalize, include_prompt, pad_id
+        self._checkpointing = False
         self.packed = packed_forward(backbone)
         self._leaks: bool | None = None  # does padding change a row? Found out at the first batch that has any
 
@@ -54,12 +58,54 @@ class Net(nn.Module):
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout", "mlp_dropout"):
             if hasattr(config, name):
                 setattr(config, name, share)
+        adapters = {id(found) for name, found in self.backbone.named_modules() if ".lora_dropout." in name}  # an option of their own
         for module in self.backbone.modules():
             if isinstance(module, nn.Dropout):
-                module.p = share
+                if id(module) not in adapters:
+                    module.p = share
             elif isinstance(getattr(module, "attention_dropout", None), float):
                 module.attention_dropout = share  # type: ignore[assignment]
-        self.packed = packed_forward(self.backbone)  # it keeps the shares that it was built with
+        self.rebuild()  # the packed forward keeps the shares that it was built with
+
+    def rebuild(self) -> None:
+        """Make the packed forward anew, after modules of the backbone were exchanged (adapters put on or taken off)."""
+        self.packed = packed_forward(self.backbone)
+        self.set_checkpointing(self._checkpointing)
+
+    def set_checkpointing(self, on: bool) -> None:
+        """Gradient checkpointing (Chen et al. 2016): keep each layer's input only, and compute the layer a second time in the backward pass.
+
+        Memory by layers instead of by operations, for a third more time. Dropout falls the same both times. UsageError where the backbone has none.
+        """
+        self._checkpointing = on
+        if self.packed is not None:
+            self.packed.checkpointing = on
+            return
+        # The flags that transformers' own switch sets; the switch itself changes its name within one major version.
+        modules: list[Any] = [module for module in self.backbone.modules() if hasattr(module, "gradient_checkpointing")]
+        if on and not (modules and getattr(self.backbone, "supports_gradient_checkpointing", False)):
+            config: Any = self.backbone.config
+            self._checkpointing = False
+            raise UsageError(f"gradient checkpointing: a backbone of the kind {config.model_type!r} has none; train without it")
+        for module in modules:
+            module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+            module.gradient_checkpointing = on
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "packed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.rebuild()  # a copy's packed forward reads the copy's weights
+
+    def drops(self) -> bool:
+        """True when some dropout is on in training, so that one text gives another vector each time."""
+        for module in self.modules():
+            if isinstance(module, nn.Dropout) and module.p > 0:
+                return True
+            if any(isinstance(getattr(module, name, None), float) and getattr(module, name) > 0 for name in ("attention_dropout", "dropout_p")):
+                return True
+        return False
 
     def train(self, mode: bool = True) -> Net:
         """As torch's; entering training makes inference look at the weights afresh afterwards."""

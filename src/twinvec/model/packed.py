@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twinvec.model.batch import Bucket, PackedBatch
-from twinvec.model.linear import FastLinear
-
-Bias = Callable[[int], Tensor]
+from twinvec.model.attention import Bias, Packed, add, attend, once_a_length, rotate, window_mask
+from twinvec.model.batch import PackedBatch
+from twinvec.model.decoder import decoder
+from twinvec.model.linear import FastLinear, plain_lora
 
 
 class PostNormLayer:
@@ -31,47 +31,7 @@ class PostNormLayer:
         self.attention_norm, self.output_norm = attention_norm, output_norm
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, batch: PackedBatch, heads: int, dropout: float, bias: Callable[[int], Tensor | None] | None) -> Tensor:
-    """q, k, v: (T, D), rows end to end; returns (T, D). `bias(length)` gives an additive mask (H or 1, L, L), or None.
-
-    Scores are scaled by 1 / sqrt(D / heads) (Vaswani et al. 2017, eq. 1). Without gradients each group of equal length is one call of a kernel
-    that needs no mask. With gradients groups of similar length are padded into one block first, for fewer and larger operations
-    (on a quiet machine no faster than the groups: docs/decisions.md has both figures).
-    """
-    training = torch.is_grad_enabled() and len(batch.groups) > 1
-    parts = [_attend_block(q, k, v, bucket, heads, dropout, bias) for bucket in batch.buckets] if training else []
-    for group in () if training else batch.groups:
-        one, two, three = (x[group.start : group.stop].view(group.rows, group.length, heads, -1).transpose(1, 2) for x in (q, k, v))
-        mask = bias(group.length) if bias is not None else None
-        if mask is not None:
-            mask = mask.unsqueeze(0).expand(group.rows, heads, -1, -1)
-        attended = F.scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout)
-        parts.append(attended.transpose(1, 2).reshape(group.rows * group.length, -1))
-    idle = len(q) - (batch.groups[-1].stop if batch.groups else 0)
-    if idle:
-        parts.append(parts[0].new_zeros(idle, parts[0].shape[1]) if parts else q.new_zeros(idle, q.shape[1]))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _attend_block(q: Tensor, k: Tensor, v: Tensor, bucket: Bucket, heads: int, dropout: float, bias: Callable[[int], Tensor | None] | None) -> Tensor:
-    """Attention over one padded block; padding is masked as a key, and what it attends to itself is not read back."""
-    size = bucket.rows * bucket.length
-    one, two, three = (
-        x.new_zeros(size, x.shape[1])
-        .index_copy(0, bucket.slots, x[bucket.start : bucket.stop])
-        .view(bucket.rows, bucket.length, heads, -1)
-        .transpose(1, 2)
-        for x in (q, k, v)
-    )
-    mask = bucket.real[:, None, None, :]
-    extra = bias(bucket.length) if bias is not None else None
-    if extra is not None:
-        mask = extra.unsqueeze(0).masked_fill(~mask, float("-inf"))
-    attended = F.scaled_dot_product_attention(one, two, three, attn_mask=mask, dropout_p=dropout)
-    return attended.transpose(1, 2).reshape(size, -1)[bucket.slots]
-
-
-class PostNormPacked:
+class PostNormPacked(Packed):
     """BERT, RoBERTa, XLM-R, DistilBERT and MPNet: `__call__(batch) -> (T, D)`."""
 
     def __init__(
@@ -86,41 +46,27 @@ class PostNormPacked:
         attention_output_dropout: float,
         bias: Bias | None = None,
     ) -> None:
-        self.model, self.embed, self.layers, self.heads, self.activation = model, embed, layers, heads, activation
+        super().__init__(model)
+        self.embed, self.layers, self.heads, self.activation = embed, layers, heads, activation
         self.hidden_dropout, self.attention_dropout = hidden_dropout, attention_dropout
         self.attention_output_dropout, self.bias = attention_output_dropout, bias
         self.exact_gelu = type(activation).__name__ in ("GELUActivation", "GELU") and getattr(activation, "approximate", "none") == "none"
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        training = self.model.training
-        bias = _once_a_length(self.bias)
-        x = F.dropout(self.embed(batch), self.hidden_dropout, training)
+        bias = once_a_length(self.bias)
+        x = F.dropout(self.embed(batch), self.hidden_dropout, self.model.training)
         for layer in self.layers:
-            q, k, v = layer.qkv(x).chunk(3, dim=-1)
-            context = attend(q, k, v, batch, self.heads, self.attention_dropout if training else 0.0, bias)
-            context = F.dropout(layer.out(context), self.attention_output_dropout, training)
-            x = layer.attention_norm(_add(context, x))
-            inner = layer.down(layer.up.gelu(x) if self.exact_gelu else self.activation(layer.up(x)))
-            x = layer.output_norm(_add(F.dropout(inner, self.hidden_dropout, training), x))
+            x = self.run(self._layer, x, layer, batch, bias)
         return x
 
-
-def _add(fresh: Tensor, x: Tensor) -> Tensor:
-    """fresh + x; in place on the fresh tensor where no gradient needs it."""
-    return fresh + x if torch.is_grad_enabled() else fresh.add_(x)
-
-
-def _once_a_length(bias: Bias | None) -> Bias | None:
-    if bias is None:
-        return None
-    made: dict[int, Tensor] = {}
-
-    def lookup(length: int) -> Tensor:
-        if length not in made:
-            made[length] = bias(length)
-        return made[length]
-
-    return lookup
+    def _layer(self, x: Tensor, layer: PostNormLayer, batch: PackedBatch, bias: Bias | None) -> Tensor:
+        training = self.model.training
+        q, k, v = layer.qkv(x).chunk(3, dim=-1)
+        context = attend(q, k, v, batch, self.heads, self.attention_dropout if training else 0.0, bias)
+        context = F.dropout(layer.out(context), self.attention_output_dropout, training)
+        x = layer.attention_norm(add(context, x))
+        inner = layer.down(layer.up.gelu(x) if self.exact_gelu else self.activation(layer.up(x)))
+        return layer.output_norm(add(F.dropout(inner, self.hidden_dropout, training), x))  # type: ignore[no-any-return]
 
 
 def _positions_after_padding(batch: PackedBatch, pad: int) -> Tensor:
@@ -194,55 +140,39 @@ def _distilbert(model: Any) -> PostNormPacked:
     return PostNormPacked(model, embed, layers, config.n_heads, act, config.dropout, config.attention_dropout, 0.0)
 
 
-class ModernBertPacked:
+class ModernBertPacked(Packed):
     """ModernBERT: norms before the blocks, rotary positions, gated feed-forward, local attention in most layers."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.config = model, model.config
+        super().__init__(model)
+        self.config = model.config
         found = [linear for layer in model.layers for linear in (layer.attn.Wqkv, layer.attn.Wo, layer.mlp.Wi, layer.mlp.Wo)]
         self.linears = {linear: FastLinear([linear]) for linear in found}
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        model, heads = self.model, self.config.num_attention_heads
+        model: Any = self.model
         x = model.embeddings.drop(model.embeddings.norm(model.embeddings.tok_embeddings(batch.ids)))
         rotary = {kind: model.rotary_emb(x, batch.positions.unsqueeze(0), kind) for kind in set(self.config.layer_types)}
-        linears = self.linears
-        local = _once_a_length(lambda length: self._window(length, x))
+        # |i - j| <= sliding_window, which here is half of `local_attention`.
+        local = once_a_length(lambda length: window_mask(length, self.config.sliding_window, x))
         for layer in model.layers:
-            qkv = linears[layer.attn.Wqkv](layer.attn_norm(x)).view(len(x), 3, heads, -1)
             cos, sin = (part[0].unsqueeze(1) for part in rotary[layer.attention_type])
-            q, k = _rotate(qkv[:, 0], cos, sin), _rotate(qkv[:, 1], cos, sin)
-            bias = local if layer.attention_type == "sliding_attention" else None
-            dropout = layer.attn.attention_dropout if model.training else 0.0
-            limit = self.config.sliding_window
-            context = attend(
-                q.flatten(1), k.flatten(1), qkv[:, 2].flatten(1), batch, heads, dropout, _beyond(bias, limit) if bias is not None else None
-            )
-            x = x + layer.attn.out_drop(linears[layer.attn.Wo](context))
-            inner, gate = linears[layer.mlp.Wi](layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + linears[layer.mlp.Wo](layer.mlp.drop(layer.mlp.act(inner) * gate))
+            x = self.run(self._layer, x, layer, batch, cos, sin, local if layer.attention_type == "sliding_attention" else None)
         return model.final_norm(x)  # type: ignore[no-any-return]
 
-    def _window(self, length: int, like: Tensor) -> Tensor:
-        """(1, L, L), 0 within the window and -inf beyond: |i - j| <= sliding_window, half of `local_attention`."""
-        at = torch.arange(length, device=like.device)
-        far = (at[:, None] - at[None, :]).abs() > self.config.sliding_window
-        return torch.zeros(1, length, length, dtype=like.dtype, device=like.device).masked_fill(far, float("-inf"))
+    def _layer(self, x: Tensor, layer: Any, batch: PackedBatch, cos: Tensor, sin: Tensor, bias: Bias | None) -> Tensor:
+        heads, linears = self.config.num_attention_heads, self.linears
+        qkv = linears[layer.attn.Wqkv](layer.attn_norm(x)).view(len(x), 3, heads, -1)
+        q, k = rotate(qkv[:, 0], cos, sin), rotate(qkv[:, 1], cos, sin)
+        dropout = layer.attn.attention_dropout if self.model.training else 0.0
+        context = attend(q.flatten(1), k.flatten(1), qkv[:, 2].flatten(1), batch, heads, dropout, bias)
+        x = x + layer.attn.out_drop(linears[layer.attn.Wo](context))
+        inner, gate = linears[layer.mlp.Wi](layer.mlp_norm(x)).chunk(2, dim=-1)
+        found: Tensor = x + linears[layer.mlp.Wo](layer.mlp.drop(layer.mlp.act(inner) * gate))
+        return found
 
 
-def _beyond(bias: Bias, limit: int) -> Callable[[int], Tensor | None]:
-    """No mask at all where a row is short enough to be seen whole: the kernel without a mask is faster."""
-    return lambda length: bias(length) if length - 1 > limit else None
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (T, H, d), cos and sin (T, 1, d): rotary positions (Su et al. 2021, eq. 34), computed in float32."""
-    wide = x.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
-
-
-_FAMILIES: dict[str, Callable[[Any], Callable[[PackedBatch], Tensor]]] = {
+_FAMILIES: dict[str, Callable[[Any], Packed | None]] = {
     "bert": _bert,
     "roberta": _bert,
     "xlm-roberta": _bert,
@@ -250,15 +180,22 @@ _FAMILIES: dict[str, Callable[[Any], Callable[[PackedBatch], Tensor]]] = {
     "mpnet": _mpnet,
     "distilbert": _distilbert,
     "modernbert": ModernBertPacked,
+    "llama": decoder,
+    "mistral": decoder,
+    "qwen2": decoder,
+    "qwen3": decoder,
 }
 
 
-def packed_forward(model: nn.Module) -> Callable[[PackedBatch], Tensor] | None:
-    """The padding-free forward of a transformers model, or None when its family has none (or it is a decoder, or wears adapters)."""
+def packed_forward(model: nn.Module) -> Packed | None:
+    """The padding-free forward of a transformers model, or None when its family has none, or it is changed in a way unknown here."""
     config: Any = model.config
     build = _FAMILIES.get(config.model_type)
     if build is None or getattr(config, "is_decoder", False) or getattr(config, "position_embedding_type", "absolute") not in ("absolute", None):
         return None
-    if any(type(module).__module__.startswith("peft") for module in model.modules()):
-        return None
+    adapted = [name for name, module in model.named_modules() if plain_lora(module)]
+    for name, module in model.named_modules():
+        # Plain LoRA layers are known (FastLinear computes them); any other adapter of peft is left to its own forward.
+        if type(module).__module__.startswith("peft") and not plain_lora(module) and not any(name.startswith(f"{one}.") for one in adapted):
+            return None
     return build(model)

@@ -5,87 +5,68 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from twinvec.data.dataset import Dataset
-from twinvec.data.sampling import LengthBucketedOrder
 from twinvec.errors import TrainingError
 from twinvec.files import write_text
 from twinvec.model.encoder import Encoder
 from twinvec.progress import Progress
-from twinvec.training.checkpoint import (
-    list_checkpoints,
-    load_checkpoint,
-    optimizer_tensors,
-    restore_optimizer,
-    restore_rng,
-    rng_tensors,
-    save_checkpoint,
-)
-from twinvec.training.objective import TrainingObjective
+from twinvec.training.checkpoint import list_checkpoints, load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from twinvec.training.distributed import World
+from twinvec.training.keep import save_best
+from twinvec.training.memory import SHARE, bytes_per_token, free_bytes
+from twinvec.training.mixing import make_order
+from twinvec.training.optimizer import make_optimizer
+from twinvec.training.prefetch import Prefetcher
 from twinvec.training.recipe import Recipe
 from twinvec.training.schedule import lr_factor
+from twinvec.training.state import State, identity
+from twinvec.training.step import Batch, Stepper
+from twinvec.training.tasks import Task
 
 Evaluate = Callable[[Encoder], dict[str, float | None]]
 """Measures an encoder on the dev data; a value that is undefined (constant scores, say) is None and never the best."""
 
-
-@dataclass
-class State:
-    """What changes during a run, besides weights and optimiser; all of it goes into each checkpoint."""
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0  # micro-batches of this epoch already used
-    best_step: int = 0
-    best_metric: float | None = None
-    baseline_metric: float | None = None
-    without_gain: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    stopped: str = ""
-    log_lines: int = 0
+Group = tuple[int, int, bool, list[tuple[int, list[int]]]]
+"""Epoch, first batch in it, whether it ends the epoch, and the batches of one optimiser step: (task, rows) each."""
 
 
 class Run:
-    """One training run in one folder. `go()` trains to the end and returns the final state."""
+    """One stage of training in one folder. `go()` trains to the end and returns the final state."""
 
     def __init__(
-        self, recipe: Recipe, encoder: Encoder, data: Dataset, folder: Path, evaluate: Evaluate | None, metric: str, *, show: bool = True
-    ) -> None:
-        self.recipe, self.encoder, self.data, self.folder, self.evaluate, self.metric, self.show = (
-            recipe,
-            encoder,
-            data,
-            folder,
-            evaluate,
-            metric,
-            show,
-        )
-        torch.manual_seed(recipe.seed)
+        self, recipe: Recipe, encoder: Encoder, tasks: Sequence[Task], folder: Path, evaluate: Evaluate | None, metric: str, *,
+        world: World | None = None, show: bool = True,
+    ) -> None:  # fmt: skip
+        self.recipe, self.encoder, self.tasks, self.folder, self.evaluate, self.metric = recipe, encoder, list(tasks), folder, evaluate, metric
+        self.world = world or World()
+        self.show = show and self.world.first
         self.net = encoder.net
-        if recipe.dropout is not None:
-            self.net.set_dropout(recipe.dropout)
-        self.objective = TrainingObjective(recipe, data, encoder.dimensions)
-        if self.objective.head is not None:
-            self.objective.head.to(self.net.device)
-        self.labels = self.objective.labels_of(data)
-        lengths = [max(len(column[i]) for column in data.columns.values()) for i in range(len(data))]
-        self.order = LengthBucketedOrder(lengths, recipe.batch_size, recipe.seed)
-        self.batches_per_epoch = math.ceil(len(data) / recipe.batch_size)
+        self.heads = nn.ModuleDict({str(i): task.heads for i, task in enumerate(self.tasks) if task.heads is not None}).to(self.net.device)
+        self.order = make_order(recipe, self.tasks)
+        self.batches_per_epoch = len(self.order)
         self.steps_per_epoch = math.ceil(self.batches_per_epoch / recipe.accumulation)
         self.total_steps = max(1, round(recipe.epochs * self.steps_per_epoch))
         if recipe.max_steps:
             self.total_steps = min(self.total_steps, recipe.max_steps)
-        self.optimizer = make_optimizer(self.net, self.objective.head, recipe)
+        self.optimizer = make_optimizer(self.net, self.heads, recipe)
         self.state = State()
-        self.prompt = encoder.tokens.prompt(encoder.tokens.clean(encoder.prompt_text(recipe.prompt)))
+        self.stepper = Stepper(
+            self.net,
+            self.world,
+            seed=recipe.seed,
+            bf16=recipe.precision == "bf16",
+            micro_tokens=recipe.micro_tokens,
+            cache=recipe.gradient_cache == "on",
+        )
+        self.notes: list[str] = []
         self.started = time.monotonic()
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
@@ -94,84 +75,113 @@ class Run:
     def go(self) -> State:
         resumed = self._resume() if self.recipe.resume else False
         state = self.state
+        if self.recipe.gradient_cache == "auto":
+            self.stepper.cache = self._too_big()
         if not resumed and self.evaluate is not None:
             state.baseline_metric = self._measure("baseline")
         with Progress(self.total_steps, "train", show=self.show, unit="steps") as bar:
             bar.advance(state.step)
-            while state.step < self.total_steps and not state.stopped:
-                batches = self.order.batches(state.epoch)
-                self._epoch(batches, bar)
-                if state.batch >= len(batches):
-                    state.epoch, state.batch = state.epoch + 1, 0
+            ahead = Prefetcher(self._groups(state.epoch, state.batch), self._prepare)
+            try:
+                while state.step < self.total_steps and not state.stopped:
+                    self._one_step(*next(ahead), bar)
+            finally:
+                ahead.close()
         self._finish()
         return state
 
-    def _epoch(self, batches: list[list[int]], bar: Progress) -> None:
-        state, recipe = self.state, self.recipe
-        while state.batch < len(batches) and state.step < self.total_steps and not state.stopped:
-            group = batches[state.batch : state.batch + recipe.accumulation]
-            loss, norm = self._step(group)
-            state.batch += len(group)
-            state.step += 1
-            state.loss_sum += loss
-            state.loss_count += 1
-            bar.advance(1, loss=loss, **({"best": state.best_metric} if state.best_metric is not None else {}))
-            if state.step % recipe.log_steps == 0 or state.step == self.total_steps:
-                self._log_loss(norm)
-            due = self._due()
-            if due and self.evaluate is not None:
-                self._judge(bar)
-            if due or (recipe.checkpoint_steps and state.step % recipe.checkpoint_steps == 0):
-                self._checkpoint()
+    def _groups(self, epoch: int, first: int) -> Iterator[Group]:
+        """The batches of each optimiser step from a place in an epoch on, without end; no group reaches over an epoch's end."""
+        while True:
+            batches = self.order.batches(epoch)
+            for at in range(first, len(batches), self.recipe.accumulation):
+                chosen = batches[at : at + self.recipe.accumulation]
+                yield epoch, at, at + len(chosen) >= len(batches), chosen
+            epoch, first = epoch + 1, 0
 
-    def _step(self, group: list[list[int]]) -> tuple[float, float]:
-        """One optimiser step over a group of micro-batches: mean loss and the gradient's norm before clipping."""
+    def _prepare(self, group: Group) -> tuple[Group, list[Batch]]:
+        epoch, at, _, chosen = group
+        made = []
+        for number, (task, rows) in enumerate(chosen):
+            batch = self.tasks[task].prepare(rows, np.random.default_rng([self.recipe.seed, epoch, at + number]))
+            batch.task = task
+            made.append(batch)
+        return group, made
+
+    def _one_step(self, group: Group, batches: list[Batch], bar: Progress) -> None:
+        state, recipe = self.state, self.recipe
+        loss, norm = self._step(batches)
+        epoch, at, last, _ = group
+        state.epoch, state.batch = (epoch + 1, 0) if last else (epoch, at + len(batches))
+        state.step += 1
+        state.loss_sum += loss
+        state.loss_count += 1
+        bar.advance(1, loss=loss, **({"best": state.best_metric} if state.best_metric is not None else {}))
+        if state.step % recipe.log_steps == 0 or state.step == self.total_steps:
+            self._log_loss(norm)
+        due = self._due()
+        if due and self.evaluate is not None:
+            self._judge(bar)
+        if due or (recipe.checkpoint_steps and state.step % recipe.checkpoint_steps == 0):
+            self._checkpoint()
+
+    def _step(self, batches: Sequence[Batch]) -> tuple[float, float]:
+        """One optimiser step over a group of batches: mean loss and the gradient's norm before clipping."""
         recipe = self.recipe
         self.net.train()
+        self.heads.train()
         factor = lr_factor(self.state.step, self.total_steps, recipe.warmup, recipe.schedule)
         for settings in self.optimizer.param_groups:
             settings["lr"] = settings["peak_lr"] * factor
         self.optimizer.zero_grad(set_to_none=True)
+        share = 1 / len(batches)
         total = 0.0
-        for rows in group:
-            loss = self.batch_loss(rows) / len(group)
-            if not torch.isfinite(loss):
-                shown = ", ".join(str(row + 1) for row in rows[:5])
-                raise TrainingError(
-                    f"step {self.state.step + 1}: the loss is {loss.item()} (rows {shown}, ... of {self.data.path}); "
-                    "try a smaller lr, or precision = 'float32'"
-                )
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
+        try:
+            for part, batch in enumerate(batches):
+                total += share * self.stepper.add_gradient(self.tasks[batch.task], batch, self.state.step, part, share)
+        except torch.OutOfMemoryError as err:
+            raise TrainingError(
+                f"step {self.state.step + 1}: out of memory ({str(err).splitlines()[0][:120]}); what helps, cheapest first: gradient_cache = 'on', "
+                "a smaller micro_tokens, gradient_checkpointing = true, a smaller max_tokens, precision = 'bf16', a smaller batch_size. "
+                "dry_run = true says what fits"
+            ) from err
         parameters = [p for settings in self.optimizer.param_groups for p in settings["params"]]
+        self.world.gradients(parameters)
         norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.clip or math.inf).item()
         if not math.isfinite(norm):
             raise TrainingError(f"step {self.state.step + 1}: the gradient is not finite; try a smaller lr, or precision = 'float32'")
         self.optimizer.step()
         return total, norm
 
-    def batch_loss(self, rows: list[int], data: Dataset | None = None, labels: Tensor | None = None) -> Tensor:
-        """The loss of some rows (of the training data by default). All columns travel in one forward pass, so both sides see the same weights."""
-        if data is None:
-            data, labels = self.data, self.labels
-        texts = [data.columns[name][i] for name in self.objective.columns for i in rows]
-        tokens = self.encoder.tokens
-        content = tokens.content([self.prompt.text + text for text in texts] if self.prompt.text else texts)
-        with torch.autocast(self.net.device.type, dtype=torch.bfloat16, enabled=self.recipe.precision == "bf16"):
-            vectors = self.net([tokens.cut(row) for row in content], self.prompt.tokens, normalize=self.recipe.normalize)
-        chosen = labels[rows].to(self.net.device) if labels is not None else None
-        return self.objective.loss(vectors.float().split(len(rows)), chosen)
-
     def mean_loss(self, data: Dataset) -> float:
-        """The loss over other data of the same kind, without dropout: the metric "loss"."""
-        labels = self.objective.labels_of(data)
+        """The loss of the first task over other data of the same kind, without dropout: the metric "loss"."""
+        task = self.tasks[0].on(data)
         self.net.eval()
-        total = 0.0
-        with torch.no_grad():
-            for start in range(0, len(data), self.recipe.batch_size):
-                rows = list(range(start, min(start + self.recipe.batch_size, len(data))))
-                total += self.batch_loss(rows, data, labels).item() * len(rows)
-        return total / max(1, len(data))
+        self.heads.eval()
+        total, count = 0.0, len(task.texts[0])
+        for start in range(0, count, self.recipe.batch_size):
+            rows = list(range(start, min(start + self.recipe.batch_size, count)))
+            batch = task.prepare(rows, np.random.default_rng([self.recipe.seed, 0xDE7, start]))
+            total += self.stepper.value(task, batch) * len(rows)
+        return total / max(1, count)
+
+    def _too_big(self) -> bool:
+        """Would the graph of a batch take more memory than there is? Then vectors are computed twice instead."""
+        self.net.train()
+        needed = 0.0
+        for number, task in enumerate(self.tasks):
+            if task.of_tokens:
+                continue
+            rows = next((rows for source, rows in self.order.batches(0) if source == number), None)
+            batch = task.prepare(rows) if rows else None  # type: ignore[call-arg]
+            if batch is None or len(self.stepper.micros(batch)) <= self.world.size:
+                continue  # one micro-batch a process: nothing to gain
+            needed = max(needed, bytes_per_token(self.stepper, task, batch) * sum(map(len, batch.tokens)))
+        big = bool(self.world.from_first(needed > SHARE * free_bytes(self.net.device)))
+        if big:
+            said = f"a batch would keep {needed / 1e9:.1f} GB for its backward pass: gradient caching is used (vectors are computed twice)"
+            self.notes.append(said)
+        return big
 
     # ---- measuring
 
@@ -187,9 +197,13 @@ class Run:
         return any(inside == math.ceil(part * self.steps_per_epoch / parts) for part in range(1, parts + 1))
 
     def _measure(self, event: str) -> float | None:
+        """Evaluate once, on rank 0, for all."""
         assert self.evaluate is not None
-        found = self.evaluate(self.encoder)
-        values = {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+        values: dict[str, float | None] = {}
+        if self.world.first:
+            found = self.evaluate(self.encoder)
+            values = {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+        values = self.world.from_first(values)
         value = values.get(self.metric)
         self._log({"event": event, "step": self.state.step, "epoch": self._epochs_done(), "metric": self.metric, "value": value, "values": values})
         return value
@@ -201,7 +215,7 @@ class Run:
         sign = -1.0 if self.metric == "loss" else 1.0
         if value is not None and (state.best_metric is None or sign * value > sign * state.best_metric):
             state.best_metric, state.best_step, state.without_gain = value, state.step, 0
-            self.encoder.save(self.folder / "best")
+            self._save_best()
         else:
             state.without_gain += 1
         shown = "undefined" if value is None else f"{value:.4f}"
@@ -210,10 +224,15 @@ class Run:
         if self.recipe.patience and state.without_gain >= self.recipe.patience:
             state.stopped = f"{self.metric} has not risen for {state.without_gain} evaluations"
 
+    def _save_best(self) -> None:
+        if self.world.first:
+            save_best(self.encoder, self.folder, self.recipe)
+        self.world.barrier()
+
     def _finish(self) -> None:
         if self.evaluate is None or self.state.best_metric is None:
             # Nothing was measured (or nothing could be): the last weights are what the user asked for.
-            self.encoder.save(self.folder / "best")
+            self._save_best()
             self.state.best_step = self.state.step
 
     # ---- what is kept
@@ -223,6 +242,8 @@ class Run:
 
     def _log(self, entry: dict[str, Any]) -> None:
         self.state.log_lines += 1
+        if not self.world.first:
+            return
         for listener in self.listeners:
             listener(entry)
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as stream:
@@ -236,62 +257,47 @@ class Run:
         state.loss_sum, state.loss_count = 0.0, 0
 
     def _trained(self) -> dict[str, Tensor]:
-        parts: dict[str, nn.Module] = {"net": self.net}
-        if self.objective.head is not None:
-            parts["head"] = self.objective.head
-        return {f"{part}.{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
+        """What a checkpoint holds of net and heads: parameters that are trained, and buffers; frozen ones come with the base model."""
+        out: dict[str, Tensor] = {}
+        for part, module in (("net", self.net), ("heads", self.heads)):
+            frozen = {name for name, parameter in module.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+            out |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items() if name not in frozen}
+        return out
 
     def _checkpoint(self) -> None:
-        tensors = {**self._trained(), **optimizer_tensors(self.optimizer), **rng_tensors(self.net.device)}
-        state = {**vars(self.state), "recipe": identity(self.recipe)}
-        # Tied weights share memory, which safetensors refuses: each goes in as its own copy.
-        save_checkpoint(
-            self.folder,
-            self.state.step,
-            {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()},
-            state,
-            self.recipe.keep_checkpoints,
-        )
+        if self.world.first:
+            tensors = {**self._trained(), **optimizer_tensors(self.optimizer)}
+            # Tied weights share memory, which safetensors refuses: each goes in as its own copy.
+            copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+            state = {**vars(self.state), "recipe": identity(self.recipe)}
+            save_checkpoint(self.folder, self.state.step, copies, state, self.recipe.keep_checkpoints)
+        self.world.barrier()
 
     def _resume(self) -> bool:
         found = list_checkpoints(self.folder)
         if not found:
             return False
         tensors, state = load_checkpoint(found[-1])
-        if state["recipe"] != identity(self.recipe):
-            changed = sorted(key for key in identity(self.recipe) if state["recipe"].get(key) != identity(self.recipe)[key])
+        now = identity(self.recipe)
+        if state["recipe"] != now:
+            changed = sorted(key for key in now if state["recipe"].get(key) != now[key])
             raise TrainingError(
                 f"{found[-1]} was written by another recipe (different: {', '.join(changed)}); "
                 "resume with the same settings, or choose another output"
             )
-        for part, module in (("net", self.net), ("head", self.objective.head)):
-            if module is not None:
-                module.load_state_dict({name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")})
+        wanted = self._trained().keys()
+        if missing := sorted(wanted - tensors.keys()):
+            raise TrainingError(
+                f"{found[-1]}: {len(missing)} tensors are not in it (first: {missing[0]}); remove this folder to resume from an older checkpoint"
+            )
+        for part, module in (("net", self.net), ("heads", self.heads)):
+            own = {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+            module.load_state_dict(own, strict=False)
         restore_optimizer(self.optimizer, tensors)
-        restore_rng(tensors, self.net.device)
         self.state = State(**{name: state[name] for name in vars(State())})
-        # Lines that a killed run wrote after its last checkpoint will be written again.
-        lines = (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines() if (self.folder / "log.jsonl").is_file() else []
-        write_text(self.folder / "log.jsonl", "".join(f"{line}\n" for line in lines[: self.state.log_lines]))
+        if self.world.first:
+            # Lines that a killed run wrote after its last checkpoint will be written again.
+            lines = (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines() if (self.folder / "log.jsonl").is_file() else []
+            write_text(self.folder / "log.jsonl", "".join(f"{line}\n" for line in lines[: self.state.log_lines]))
+        self.world.barrier()
         return True
-
-
-NOT_IDENTITY = {"output", "resume", "keep_checkpoints", "checkpoint_steps", "tensorboard", "test", "device"}
-
-
-def identity(recipe: Recipe) -> dict[str, Any]:
-    """The settings that decide what is learned; a resumed run must have the same."""
-    return {key: value for key, value in recipe.model_dump(mode="json").items() if key not in NOT_IDENTITY}
-
-
-def make_optimizer(net: nn.Module, head: nn.Module | None, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); weight decay on matrices only, never on biases, norms and other vectors."""
-    groups = []
-    for module, peak in ((net, recipe.lr), (head, recipe.head_lr or recipe.lr)):
-        if module is None:
-            continue
-        trained = [p for p in module.parameters() if p.requires_grad]
-        for decay, chosen in ((recipe.weight_decay, [p for p in trained if p.ndim > 1]), (0.0, [p for p in trained if p.ndim <= 1])):
-            if chosen:
-                groups.append({"params": chosen, "weight_decay": decay, "peak_lr": peak, "lr": peak})
-    return torch.optim.AdamW(groups, lr=recipe.lr, fused=True)

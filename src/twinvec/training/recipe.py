@@ -1,4 +1,4 @@
-"""`Recipe`: every setting of a training run, in one flat TOML file. Defaults name their source."""
+"""`Recipe`: every setting of a training run, in one TOML file. Defaults name their source."""
 
 from __future__ import annotations
 
@@ -7,60 +7,67 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from twinvec.data.columns import Kind
 from twinvec.errors import UsageError, nearest
+from twinvec.training.source import Source
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Objective = Literal["classification", "regression", "triplet"]
 
-
-class Recipe(BaseModel):
+class Recipe(Source):
     """Settings of a run. `Recipe.load("recipe.toml")`, or `Recipe.of(model=..., data=..., objective=..., output=...)`.
 
+    One data set: its settings stand at the top. Several in one stage: a list `source` of tables, each over the settings at the top.
+    Several stages: a list `stage` of tables likewise; each starts from the best model of the one before it.
     Paths are relative to the folder in which the command runs. Steps are optimiser steps.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    # what is trained, on what
-    model: str = Field(description="'minilm', a model folder or a hub id")
-    data: str = Field(description="training file: pairs with scores or labels, NLI, or triplets")
-    objective: Objective = Field(description="loss: classification, regression or triplet")
+    # what is trained, and where it goes
+    model: str = Field(description="'minilm', a model folder or a hub id; 'new' for one from nothing (see new_model)")
     output: str = Field(description="folder of the run: run.json, log.jsonl, checkpoints/, best/, report.html")
+    source: list[dict[str, Any]] = Field([], description="several data sets in one stage, each with its own settings (TOML: [[source]])")
+    stage: list[dict[str, Any]] = Field([], description="stages, each from the best of the last (TOML: [[stage]])")
+    name: str | None = Field(None, description="name of the stage, for its folder")
+    mixing: Literal["proportional", "even", "temperature", "weights"] = Field(
+        "proportional", description="how often each source gives a batch: by its size, evenly, by size^(1/T), or by weight"
+    )
+    mixing_temperature: float = Field(2.0, ge=1, description="T of mixing = 'temperature' (mBERT: 1/0.7; T5 2020, section 3.5.2: 2)")
+    new_model: dict[str, Any] = Field({}, description="model = 'new': layers, hidden, heads, vocabulary, max_tokens, texts (files)")
     dev: str | None = Field(None, description="file that is evaluated during training and picks the best step")
     dev_share: float = Field(0.0, ge=0, lt=1, description="share of the training rows held out as dev when there is no dev file")
     test: list[str] = Field([], description="files evaluated at the end, with the model before and after")
-
-    # how the files are read
-    columns: str | None = Field(None, description="which column is which, e.g. 'sentence1=q,sentence2=a,label=same'")
-    kind: Kind | None = Field(None, description="kind of the data, where it cannot be told from the columns")
-    labels: str | None = Field(None, description="what the labels mean, e.g. 'yes=1,no=0'")
-    score_range: str | None = Field(None, description="lowest and highest score, e.g. '0,5'; found in the data by default")
-    encoding: str = Field("utf-8", description="text encoding of the files")
-    limit: int | None = Field(None, ge=1, description="read only the first rows of the training file")
 
     # the encoder
     pooling: str | None = Field(
         None, description="cls, mean, max, mean_sqrt_len, weighted_mean, last_token or a sum such as cls+mean; default: the model's own"
     )
     max_tokens: int | None = Field(None, ge=3, description="window in tokens; default: the model's own")
-    prompt: str | None = Field(None, description="name of the model's prompt put before each text, in training and evaluation")
+    prompts: dict[str, str] = Field({}, description="prompts by name, saved in the model, e.g. query='query: '")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout of the backbone; default: the model's own")
 
-    # the objective
-    concatenation: str = Field("u,v,|u-v|", description="classification: what the classifier sees (SBERT 2019, table 6: the best)")
-    mapping: Literal["range", "unit"] = Field(
-        "range", description="regression: cosine mapped from -1..1 to the score's range, or scores to 0..1 against the cosine itself"
-    )
-    distance: Literal["euclidean", "cosine", "manhattan"] = Field("euclidean", description="triplet: distance (SBERT 2019, section 3)")
-    margin: float = Field(1.0, gt=0, description="triplet: margin (SBERT 2019, section 3)")
     normalize: bool = Field(False, description="let the loss see unit vectors; the cosine losses give the same either way")
+
+    freeze_layers: int = Field(0, ge=0, description="leave the first so many layers as they are")
+    freeze_embeddings: bool = Field(False, description="leave the token embeddings as they are")
+    lora_rank: int = Field(
+        0, ge=0, description="train low-rank adapters of this rank instead of the weights (LoRA 2021; needs the lora extra); 0: no"
+    )
+    lora_alpha: float = Field(32.0, gt=0, description="LoRA: scale of the adapters is alpha / rank")
+    lora_dropout: float = Field(0.05, ge=0, lt=1, description="LoRA: dropout before the adapters (QLoRA 2023, appendix A.2: 0.05)")
+    lora_targets: list[str] = Field([], description="LoRA: names of the linear layers; default: all of them (QLoRA 2023, section 4)")
+    lora_keep: bool = Field(False, description="LoRA: write the adapters alone into adapter/ as well; best/ is always the merged model")
+
+    # memory and machines
+    gradient_cache: Literal["auto", "on", "off"] = Field(
+        "auto", description="compute vectors twice so that memory is bounded whatever the batch (Gao 2021); auto: when the batch would not fit"
+    )
+    micro_tokens: int | None = Field(None, ge=1, description="tokens of one forward pass; default: what the machine runs fastest")
+    gradient_checkpointing: bool = Field(False, description="keep only each layer's input, and compute the rest twice")
+    dry_run: bool = Field(False, description="train nothing: measure a few steps, and say which batch fits and how long the run takes")
 
     # the optimiser
     epochs: float = Field(1.0, gt=0, description="passes over the data (SBERT 2019, section 3.1: 1)")
@@ -68,7 +75,9 @@ class Recipe(BaseModel):
     batch_size: int = Field(16, ge=1, description="rows a forward pass (SBERT 2019, section 3.1: 16)")
     accumulation: int = Field(1, ge=1, description="forward passes a step; the gradient is their mean")
     lr: float = Field(2e-5, gt=0, description="peak learning rate (SBERT 2019, section 3.1: 2e-5)")
-    head_lr: float | None = Field(None, gt=0, description="classification: peak learning rate of the classifier; default: lr")
+    head_lr: float | None = Field(
+        None, gt=0, description="peak learning rate of what is trained beside the encoder (classifier, decoder); default: lr"
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW, not on biases and norms (BERT 2018, appendix A.2: 0.01)")
     schedule: Literal["linear", "cosine", "constant"] = Field("linear", description="learning rate after the warm-up (SBERT 2019: linear)")
     warmup: float = Field(0.1, ge=0, lt=1, description="share of all steps with a rising learning rate (SBERT 2019, section 3.1: 10 %)")
@@ -95,13 +104,57 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         measured = self.dev is not None or self.dev_share > 0
-        if self.patience and not measured:
-            raise ValueError("patience: early stopping needs dev data; set dev = FILE or dev_share = 0.1")
-        if self.metric != "auto" and not measured:
-            raise ValueError("metric: there is no dev data to measure it on; set dev = FILE or dev_share = 0.1")
+        if self.stage and self.source:
+            raise ValueError("source: a recipe with stages has its sources inside them ([[stage.source]])")
+        if not self.stage and not self.source:
+            for key in ("data", "objective"):
+                if not getattr(self, key):
+                    raise ValueError(f"{key!r} is missing ({Source.model_fields[key].description})")
+        if not self.stage:
+            if self.patience and not measured:
+                raise ValueError("patience: early stopping needs dev data; set dev = FILE or dev_share = 0.1")
+            if self.metric != "auto" and not measured:
+                raise ValueError("metric: there is no dev data to measure it on; set dev = FILE or dev_share = 0.1")
         if self.dev is not None and self.dev_share:
             raise ValueError("dev_share: there is a dev file already; leave one of the two out")
+        if self.model == "new" and not self.new_model:
+            raise ValueError("model = 'new' wants new_model, e.g. new_model = {layers = 4, hidden = 256, texts = ['texts.txt']}")
         return self
+
+    def sources(self) -> list[Source]:
+        """The data sets of one stage, each with every setting filled in."""
+        own = {key: getattr(self, key) for key in Source.model_fields}
+        if not self.source:
+            return [Source(**own)]
+        return [_source({**own, **settings}, f"source {i}") for i, settings in enumerate(self.source, 1)]
+
+    def stages(self) -> list[Recipe]:
+        """One recipe a stage, with `output` a folder inside this one's; [self] when there are no stages.
+
+        `model` of a later stage is the best model of the one before it, unless the stage names another.
+        """
+        if not self.stage:
+            return [self]
+        # Only what was written down is handed on: a stage may well have no dev while the top says nothing about it either.
+        given = {key: getattr(self, key) for key in self.model_fields_set if key != "stage"}
+        made: list[Recipe] = []
+        for number, settings in enumerate(self.stage, 1):
+            source = f"stage {number}"
+            name = str(settings.get("name") or _last(settings, given))
+            merged = {**given, **settings, "name": name, "output": str(Path(self.output) / f"{number}-{name}")}
+            if "source" not in settings and ("data" in settings or "objective" in settings):
+                merged.pop("source", None)
+            if made and "model" not in settings:
+                merged["model"] = str(Path(made[-1].output) / "best")
+            if made and "pooling" not in settings:
+                merged.pop("pooling", None)  # it is in the folder of the last stage
+            if "stage" in settings:
+                raise UsageError(f"{source}: a stage cannot have stages of its own")
+            made.append(_build(merged, source))
+        names = [recipe.output for recipe in made]
+        if len(set(names)) < len(names):
+            raise UsageError("two stages have the same name; give each its own")
+        return made
 
     @staticmethod
     def of(**settings: Any) -> Recipe:
@@ -146,20 +199,43 @@ def parse_changes(items: Sequence[str]) -> dict[str, Any]:
     return out
 
 
+def _last(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """A name for a stage without one: its objective."""
+    found = settings.get("objective") or next((item.get("objective") for item in settings.get("source", [])), None) or given.get("objective")
+    return str(found or "stage")
+
+
+def _source(settings: Mapping[str, Any], source: str) -> Source:
+    try:
+        found = Source(**settings)
+    except ValidationError as err:
+        raise UsageError(f"{source}: " + "; ".join(_say(problem, settings, Source) for problem in err.errors())) from None
+    for key in ("data", "objective"):
+        if not getattr(found, key):
+            raise UsageError(f"{source}: {key!r} is missing ({Source.model_fields[key].description})")
+    return found
+
+
 def _build(settings: Mapping[str, Any], source: str) -> Recipe:
     try:
-        return Recipe(**settings)
+        made = Recipe(**settings)
+        if made.source:
+            made.sources()
+        if made.stage:
+            made.stages()
+        return made
     except ValidationError as err:
         raise UsageError(f"{source}: " + "; ".join(_say(problem, settings) for problem in err.errors())) from None
 
 
-def _say(problem: Any, settings: Mapping[str, Any]) -> str:
+def _say(problem: Any, settings: Mapping[str, Any], model: type[Source] | None = None) -> str:
+    fields = (model or Recipe).model_fields
     key = ".".join(str(part) for part in problem["loc"])
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
-        return f"unknown key {key!r}{nearest(key, Recipe.model_fields)}"
+        return f"unknown key {key!r}{nearest(key, fields)}"
     if kind == "missing":
-        return f"{key!r} is missing ({Recipe.model_fields[key].description})"
+        return f"{key!r} is missing ({fields[key].description})"
     if kind == "value_error":
         return str(message.removeprefix("Value error, "))
     return f"{key} = {settings.get(key.split('.')[0])!r}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,1 @@
+"""New training data out of texts and a model: hard negatives."""
