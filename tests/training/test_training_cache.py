@@ -64,6 +64,29 @@ def test_cached_gradient_is_the_plain_one_with_dropout_on(name: str, bare_model:
         assert float((cached[key] - gradient).double().norm()) <= 1e-5 * norm, key
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "infonce" in name or "matryoshka" in name])
+def test_without_dropout_equal_texts_are_encoded_once_and_the_gradient_is_the_same(name: str, bare_model: BareModel, tmp_path: Path) -> None:
+    """The parts of a loss share the texts that were encoded once, and each has a backward of its own."""
+    found = []
+    for i, once in enumerate((True, False)):
+        settings = dict(CASES[name])
+        (tmp_path / str(i)).mkdir()
+        if settings.pop("kind_of_data", ""):
+            settings["data"] = triplets(tmp_path / str(i) / "t.csv")
+        run = make_run(bare_model("bert"), tmp_path / str(i), **settings, dropout=0.0)
+        run.net.train()
+        if not once:
+            run.tasks[0].dropout = True  # type: ignore[union-attr]
+        batch = run.tasks[0].prepare([*range(12), *range(12, 14)])  # type: ignore[call-arg]
+        assert (batch.index is not None) == once
+        loss = run.stepper.add_gradient(run.tasks[0], batch, 0, 0, 1.0)
+        found.append((loss, {key: p.grad for key, p in run.net.named_parameters() if p.grad is not None}))
+    (one, first), (two, second) = found
+    assert one == pytest.approx(two, rel=1e-5)
+    norm = sum(float(gradient.double().square().sum()) for gradient in second.values()) ** 0.5
+    assert all(float((first[key] - gradient).double().norm()) <= 1e-5 * norm for key, gradient in second.items())
+
+
 def test_dropout_was_on(bare_model: BareModel, tmp_path: Path) -> None:
     """The comparison above would also pass with dropout off; then two steps would drop alike."""
     run = make_run(bare_model("bert"), tmp_path, "infonce", dropout=0.2)

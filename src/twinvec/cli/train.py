@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import types
 from functools import cache
 from pathlib import Path
@@ -108,7 +107,6 @@ def _plain(annotation: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _run(recipe: Path | None, set_: list[str] | None, json: bool, quiet: bool, **flags: Any) -> None:
-    out = Console(json, quiet)
     from twinvec.training.recipe import Recipe, parse_changes
 
     given = {key: _value(key, value) for key, value in flags.items() if value not in (None, [], ())}
@@ -121,9 +119,12 @@ def _run(recipe: Path | None, set_: list[str] | None, json: bool, quiet: bool, *
         raise UsageError("give a recipe file, or at least --model, --data, --objective and --output")
     chosen = Recipe.load(recipe, settings) if recipe is not None else Recipe.of(**settings)
     from twinvec.runs.train import train as train_recipe
+    from twinvec.training.distributed import own_rank
 
+    rank = own_rank()
+    out = Console(json, quiet or rank > 0)  # under torchrun one process speaks for all
     result = train_recipe(chosen, progress=out.progress)
-    if int(os.environ.get("RANK", "0")):  # under torchrun one process speaks for all
+    if rank:
         return
     out.note_all(result["notes"])
     out.result({key: value for key, value in result.items() if key != "notes"}, _lines(result))

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from twinvec.data.beir import RetrievalSet
 from twinvec.data.dataset import Dataset, normalised_scores
 from twinvec.data.labels import ENTAILMENT
 from twinvec.errors import DataError, UsageError
@@ -134,3 +135,28 @@ def _normalised_rows(data: Dataset) -> list[tuple[str, ...]]:
             if text not in known:
                 known[text] = same_text_key(text)
     return list(zip(*([known[text] for text in texts] for texts in data.columns.values()), strict=True))
+
+
+def judged_pairs(data: RetrievalSet) -> Dataset:
+    """The relevant documents of each query as pairs (sentence1: the query, sentence2: the document), to train on the train split of a retrieval folder.
+
+    Rows of one query are one group, so that its other relevant documents are no negatives. Documents without a text are left out.
+    """
+    texts = {document.id: document.text for document in data.corpus}
+    queries: list[str] = []
+    found: list[str] = []
+    groups: list[int] = []
+    for number, (query, judged) in enumerate(data.qrels.items()):
+        for document, grade in judged.items():
+            text = texts.get(document, "")
+            if grade > 0 and query in data.queries and text.strip():
+                queries.append(data.queries[query])
+                found.append(text)
+                groups.append(number)
+    if not found:
+        raise DataError(f"{data.path}: no judged pair of a query and a document with a text; is there a train split (qrels/train.tsv)?")
+    notes = [f"{len(found)} pairs of {len(data.qrels)} judged queries"]
+    return Dataset(
+        kind="pairs", columns={"sentence1": queries, "sentence2": found}, path=data.path, notes=notes, groups=groups,
+        mapping={"sentence1": "query", "sentence2": "document"},
+    )  # fmt: skip

@@ -74,7 +74,7 @@ def _loss_notes(run: Run, folder: Path) -> list[str]:
             "Are the columns those that belong together? Try a higher lr, a lower temperature, or normalize = false with similarity = 'cosine'"
         ]
     if end > start * (1 - FLAT) and abs(end) > 1e-3:
-        advice = "the classifier learns little; try a higher lr, more epochs, or head_lr" if recipe.objective == "classification" else (
+        advice = "the classifier learns little; try a higher lr, more epochs, or head_lr" if run.tasks[0].objective == "classification" else (
             "try a higher lr or more epochs, and look whether the labels fit the texts"
         )  # fmt: skip
         return [f"the loss hardly fell ({start:.3f} to {end:.3f}): {advice}"]

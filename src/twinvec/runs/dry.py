@@ -46,6 +46,8 @@ def dry_run(run: Run) -> dict[str, Any]:
         for row in table:
             plain = f"{megabytes(row['plain_bytes'])}{'' if row['plain_fits'] else ' (too big)'}"
             lines.append(f"{row['batch_size']:>10}   {plain:<24} {megabytes(row['cached_bytes'])}{'' if row['cached_fits'] else ' (too big)'}")
+    if any(getattr(task, "teacher", None) is not None for task in run.tasks):
+        lines.append("encoding with the teacher or guide, once before the first step, is not counted")
     fitting = [row["batch_size"] for row in table if row["plain_fits"]]
     return {
         "dry_run": True, "steps": run.total_steps, "seconds_a_step": round(seconds, 3), "seconds": round(total, 1),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from twinvec.data.dataset import Dataset
-from twinvec.errors import UsageError
+from twinvec.errors import TrainingError, UsageError
 from twinvec.files import sha256_file
 from twinvec.model.encoder import Encoder
 from twinvec.model.folder import versions
@@ -36,10 +36,37 @@ def prepare_folder(folder: Path, recipe: Recipe) -> None:
         raise UsageError(
             f"output = {str(folder)!r} holds an earlier run: {hint}, replace it (overwrite = true, --overwrite), or choose another output"
         )
-    for name in ("best", "checkpoints", "tensorboard"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    for place in [*(folder / name for name in ("best", "checkpoints", "tensorboard", "adapter")), *stages_in(folder)]:
+        shutil.rmtree(place, ignore_errors=True)
     for name in ("run.json", "log.jsonl", "report.html"):
         (folder / name).unlink(missing_ok=True)
+
+
+def stages_in(folder: Path) -> list[Path]:
+    """The folders of stages that the run there has made, as its run.json names them."""
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("stages", [])
+        return [folder / Path(name).name for name in found if Path(name).name not in ("", "..") and (folder / Path(name).name / "run.json").is_file()]
+    except (OSError, json.JSONDecodeError, AttributeError, TypeError):
+        return []
+
+
+def check_same_inputs(folder: Path, record: dict[str, Any], recipe: Recipe) -> None:
+    """TrainingError when a run is to be resumed whose training files, dev file or base model have other contents than when it began."""
+    if not recipe.resume or not list_checkpoints(folder):
+        return
+    try:
+        before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as err:
+        raise TrainingError(f"{folder / 'run.json'}: cannot be read ({err}); overwrite the run, or choose another output") from err
+    then, now = before.get("files", {}), record["files"]
+    changed = [now[name]["path"] for name in now if not name.startswith("test") and name in then and then[name]["sha256"] != now[name]["sha256"]]
+    if before.get("base_model", {}).get("fingerprint") not in (None, record["base_model"]["fingerprint"]):
+        changed.append(record["base_model"]["name"])
+    if changed:
+        raise TrainingError(
+            f"{folder} cannot be resumed: {', '.join(changed)} has changed since it began; overwrite the run, or choose another output"
+        )
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -51,6 +78,8 @@ def record_of(recipe: Recipe, encoder: Encoder, inputs: Inputs, metric: str) -> 
     """run.json: enough to run it again and to know what it was run on."""
     sources = recipe.sources()
     data = {"data" if len(sources) == 1 else f"source {i}": source.data for i, source in enumerate(sources, 1)}
+    data |= {f"exclude {i}": path for i, path in enumerate((path for source in sources for path in source.exclude), 1)}
+    data |= {f"new_model {i}": path for i, path in enumerate(recipe.new_model.get("texts", []), 1)}
     files = {**data, "dev": recipe.dev, **{f"test {i}": path for i, path in enumerate(recipe.test)}}
     hashes = {name: {"path": path, "sha256": sha256_file(Path(path))} for name, path in files.items() if path and Path(path).is_file()}
     return {

@@ -9,7 +9,7 @@ from pathlib import Path
 from twinvec.data.beir import RetrievalSet, read_retrieval
 from twinvec.data.check import check_data
 from twinvec.data.dataset import Dataset, read_data
-from twinvec.data.pairs import without_pairs_of
+from twinvec.data.pairs import judged_pairs, without_pairs_of
 from twinvec.data.sampling import split_rows
 from twinvec.errors import UsageError
 from twinvec.model.encoder import Encoder
@@ -51,14 +51,17 @@ def read_held_alike(path: str, sources: Sequence[Source]) -> Held:
 
 def _read_source(source: Source) -> Dataset:
     if Path(source.data).is_dir():
-        raise UsageError(
-            f"data = {source.data!r} is a retrieval folder; the objectives here learn from a file of pairs, scores, NLI, triplets or texts"
-        )
-    data = read_data(
-        source.data, kind=source.kind, columns=source.columns, encoding=source.encoding, labels=source.labels, score_range=source.score_range,
-        limit=source.limit,
-    )  # fmt: skip
+        data = judged_pairs(read_retrieval(Path(source.data), split="train"))
+        data = data.select(range(min(source.limit or len(data), len(data))))
+    else:
+        data = read_data(
+            source.data, kind=source.kind, columns=source.columns, encoding=source.encoding, labels=source.labels, score_range=source.score_range,
+            limit=source.limit,
+        )  # fmt: skip
     if source.exclude:
+        folders = [path for path in source.exclude if Path(path).is_dir()]
+        if folders:
+            raise UsageError(f"exclude = {folders[0]!r} is a folder; wanted files of pairs, scores, NLI, triplets or texts")
         read = [read_held(path, Source(encoding=source.encoding)) for path in source.exclude]
         data = without_pairs_of(data, [other for other in read if isinstance(other, Dataset)])
     return data

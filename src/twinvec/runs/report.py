@@ -15,6 +15,7 @@ from twinvec.evaluation.charts import loss_curve, metric_curve, similarity_heatm
 from twinvec.evaluation.page import Page
 from twinvec.model.encoder import Encoder
 from twinvec.training.recipe import Recipe
+from twinvec.training.source import Source
 from twinvec.training.tasks import prompt_name
 
 MOST_PAIRS = 4000  # pairs in the histogram: more do not change its shape
@@ -104,12 +105,12 @@ def labelled_pairs(data: Dataset, where: str = "dev") -> LabelledPairs | None:
     return LabelledPairs(list(left), list(right), list(found), where)
 
 
-def pair_cosines(encoder: Encoder, pairs: LabelledPairs | None, recipe: Recipe) -> npt.NDArray[np.float64] | None:
+def pair_cosines(encoder: Encoder, pairs: LabelledPairs | None, source: Source) -> npt.NDArray[np.float64] | None:
     """(n,) cosines, in the order of the pairs."""
     if pairs is None:
         return None
-    u = unit(encoder.encode(pairs.left, prompt=prompt_name("anchor", recipe)))
-    v = unit(encoder.encode(pairs.right, prompt=prompt_name("positive", recipe)))
+    u = unit(encoder.encode(pairs.left, prompt=prompt_name("anchor", source)))
+    v = unit(encoder.encode(pairs.right, prompt=prompt_name("positive", source)))
     cosines: npt.NDArray[np.float64] = np.clip((u * v).sum(1), -1.0, 1.0)
     return cosines
 
@@ -147,7 +148,7 @@ def write_report(
     if points:
         chart = metric_curve(points, result["metric"], baseline=result["baseline_metric"], best_step=result["best_step"], language=language)
         page.chart(chart, word["value"].format(metric=result["metric"]))
-    add_pairs(page, pairs, cosines, best, prompt_name("anchor", recipe), language)
+    add_pairs(page, pairs, cosines, best, prompt_name("anchor", recipe.measured_as()), language)
     page.heading(word["data"]).code("\n".join(data.describe()))
     page.heading(word["recipe"]).table({key: value for key, value in recipe.model_dump(mode="json").items() if value not in (None, [], {})})
     page.save(path)

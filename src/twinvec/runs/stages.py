@@ -12,6 +12,7 @@ from twinvec.errors import TrainingError, UsageError
 from twinvec.evaluation.page import Page
 from twinvec.files import atomic_folder, write_json
 from twinvec.progress import note
+from twinvec.runs.folder import stages_in
 from twinvec.runs.report import WORDS, add_tests
 from twinvec.training.distributed import World
 from twinvec.training.recipe import Recipe
@@ -34,7 +35,7 @@ def train_stages(recipe: Recipe, everyone: World, *, progress: bool, language: s
     everyone.barrier()
     results: list[dict[str, Any]] = []
     for number, stage in enumerate(stages, 1):
-        done = everyone.from_first(_finished(stage) if everyone.first and recipe.resume else None)
+        done = everyone.from_first(_finished(stage, stages[: number - 1]) if everyone.first and recipe.resume else None)
         if progress and everyone.first:
             note(f"stage {number} of {len(stages)}: {stage.name}{' (finished before)' if done else ''}")
         results.append(done or train_stage(stage, everyone, progress=progress, language=language))
@@ -66,15 +67,17 @@ def train_stages(recipe: Recipe, everyone: World, *, progress: bool, language: s
 
 
 def _dry(stages: list[Recipe], everyone: World, progress: bool, language: str) -> dict[str, Any]:
-    """The first stage measured; later ones start from models that do not exist yet, so they are measured on the first's base model."""
+    """Each stage measured; one that starts from a model that does not exist yet is measured on that which the stages before it start from."""
     from twinvec.runs.train import train_stage
 
-    base = stages[0].model
-    found = []
-    for stage in stages:
-        settings = (
-            stage.changed(model=base, dry_run=True, new_model=stages[0].new_model) if base == "new" else stage.changed(model=base, dry_run=True)
-        )
+    found: list[dict[str, Any]] = []
+    base: dict[str, Any] = {}
+    for number, stage in enumerate(stages):
+        if number and stage.model == _best_of(stages[number - 1]):
+            base["prompts"] = {**base["prompts"], **stage.prompts}
+        else:
+            base = {key: getattr(stage, key) for key in ("model", "new_model", "pooling", "prompts")}
+        settings = stage.changed(**{**base, "pooling": stage.pooling or base["pooling"]}, dry_run=True)
         if progress and everyone.first:
             note(f"stage {stage.name}")
         found.append({"name": stage.name, **train_stage(settings, everyone, progress=progress, language=language)})
@@ -86,23 +89,25 @@ def _dry(stages: list[Recipe], everyone: World, progress: bool, language: str) -
 def _prepare(folder: Path, recipe: Recipe, stages: list[Recipe]) -> None:
     if folder.is_file():
         raise UsageError(f"output = {str(folder)!r} is a file; wanted a folder for the run")
-    if not folder.is_dir() or not any(folder.iterdir()) or recipe.resume:
+    if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not (folder / "run.json").is_file():
         raise UsageError(f"output = {str(folder)!r} is a folder with other things in it; choose a new one")
+    if recipe.resume:
+        return
     if not recipe.overwrite:
         raise UsageError(
             f"output = {str(folder)!r} holds an earlier run: go on with it (resume = true, --resume), replace it (overwrite = true, --overwrite), "
             "or choose another output"
         )
-    for place in [*(Path(stage.output) for stage in stages), folder / "best"]:
+    for place in [*stages_in(folder), *(Path(stage.output) for stage in stages), *(folder / name for name in ("best", "checkpoints", "adapter"))]:
         shutil.rmtree(place, ignore_errors=True)
-    for name in ("run.json", "report.html"):
+    for name in ("run.json", "report.html", "log.jsonl"):
         (folder / name).unlink(missing_ok=True)
 
 
-def _finished(stage: Recipe) -> dict[str, Any] | None:
-    """The result of a stage that came to its end, or None. TrainingError when it was run by other settings."""
+def _finished(stage: Recipe, earlier: list[Recipe]) -> dict[str, Any] | None:
+    """The result of a stage that came to its end, or None. TrainingError when it was run by other settings, or from another model."""
     path = Path(stage.output) / "run.json"
     if not path.is_file():
         return None
@@ -119,8 +124,16 @@ def _finished(stage: Recipe) -> dict[str, Any] | None:
         raise TrainingError(
             f"{stage.output} was finished by another recipe (different: {', '.join(changed)}); choose another output, or overwrite = true"
         )
+    if earlier and stage.model == _best_of(earlier[-1]):
+        came = json.loads((Path(earlier[-1].output) / "run.json").read_text(encoding="utf-8"))["best_fingerprint"]
+        if record["base_model"]["fingerprint"] != came:
+            raise TrainingError(f"{stage.output} was trained from another model than {stage.model} is now; remove {stage.output} to run it again")
     result: dict[str, Any] = record["result"]
     return result
+
+
+def _best_of(stage: Recipe) -> str:
+    return str(Path(stage.output) / "best")
 
 
 def _report(folder: Path, recipe: Recipe, stages: list[Recipe], result: dict[str, Any], language: str) -> None:

@@ -16,18 +16,20 @@ from twinvec.data.documents import read_texts
 from twinvec.errors import TrainingError, TwinvecWarning, UsageError
 from twinvec.evaluation.evaluate import evaluate
 from twinvec.files import write_json
+from twinvec.model.adapters import merged
 from twinvec.model.encoder import Encoder
 from twinvec.progress import note
 from twinvec.runs.afterthoughts import afterthoughts, forethoughts, remarks
 from twinvec.runs.dry import dry_run
-from twinvec.runs.folder import prepare_folder, read_log, record_of, tensorboard
+from twinvec.runs.folder import check_same_inputs, prepare_folder, read_log, record_of, tensorboard
 from twinvec.runs.inputs import Held, Inputs, read_inputs
 from twinvec.runs.report import labelled_pairs, pair_cosines, write_report
 from twinvec.training.distributed import World, world
 from twinvec.training.fit import as_wanted
 from twinvec.training.loop import Evaluate, Run
 from twinvec.training.recipe import Recipe
-from twinvec.training.tasks import make_task, prompt_name
+from twinvec.training.source import Source
+from twinvec.training.tasks import make_task, prompt_name, share_heads
 
 AUTO_METRIC = {
     "scores": "spearman_cosine",
@@ -47,7 +49,7 @@ def train(recipe: Recipe, *, progress: bool = True, language: str = "en") -> dic
     With `dry_run` nothing is trained or written; the result says what fits and how long the run would take.
     Raises UsageError for a recipe that cannot be run, DataError and ModelError for its inputs, TrainingError when training fails.
     """
-    with world() as everyone:
+    with world(recipe.device) as everyone:
         if recipe.stage:
             from twinvec.runs.stages import train_stages
 
@@ -77,11 +79,13 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         say(line)
     pairs = labelled_pairs(inputs.dev, "dev") if isinstance(inputs.dev, Dataset) else labelled_pairs(inputs.raw, "train")
     record = record_of(recipe, encoder, inputs, metric)
+    shown = recipe.measured_as()
     before: dict[str, dict[str, Any]] = {}
     cosines = {}
     if everyone.first and not recipe.dry_run:
-        cosines["before"] = pair_cosines(encoder, pairs, recipe)
-        before = {name: evaluate_held(encoder, data, recipe) for name, data in inputs.tests}
+        check_same_inputs(folder, record, recipe)
+        cosines["before"] = pair_cosines(encoder, pairs, shown)
+        before = {name: evaluate_held(encoder, data, shown) for name, data in inputs.tests}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "run.json", record)
     torch.manual_seed(recipe.seed)
@@ -90,13 +94,15 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
     tasks = []
     for source, data in inputs.sources:
         if everyone.first:  # teachers encode once; the others read what rank 0 has written
-            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, show=progress))
+            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, show=progress, dry=recipe.dry_run))
         everyone.barrier()
         if not everyone.first:
-            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device))
+            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, dry=recipe.dry_run))
+    share_heads(tasks)
     run = Run(recipe, encoder, tasks, folder, None, metric, world=everyone, show=progress)
     if recipe.dry_run:
-        return dry_run(run)
+        measured: dict[str, Any] = everyone.from_first(dry_run(run))
+        return measured
     run.evaluate = _dev_evaluation(run, inputs, recipe, metric)
     if recipe.tensorboard and everyone.first:
         run.listeners.append(tensorboard(folder))
@@ -108,8 +114,8 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         best = Encoder.load(folder / "best", device=recipe.device)
         notes = [*inputs.notes, *run.notes, *afterthoughts(run, folder)]
         if inputs.dev is not None and metric != "loss" and state.best_metric is not None:
-            _confirm(best, inputs.dev, recipe, metric, state.best_metric)
-        cosines["after"] = pair_cosines(best, pairs, recipe)
+            _confirm(best, inputs.dev, shown, metric, state.best_metric)
+        cosines["after"] = pair_cosines(best, pairs, shown)
         result = {
             "best_step": state.best_step,
             "best_metric": state.best_metric,
@@ -120,7 +126,7 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
             "output": str(folder),
             "best": str(folder / "best"),
             "report": str(folder / "report.html"),
-            "tests": [{"file": name, "before": before[name], "after": evaluate_held(best, data, recipe)} for name, data in inputs.tests],
+            "tests": [{"file": name, "before": before[name], "after": evaluate_held(best, data, shown)} for name, data in inputs.tests],
             "notes": list(dict.fromkeys(notes)),
             "seconds": round(time.monotonic() - start, 1),
         }
@@ -139,8 +145,9 @@ def load_base(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str]
     if recipe.prompts:
         encoder.prompts = {**encoder.prompts, **recipe.prompts}
         encoder.__dict__.pop("fingerprint", None)
-    for name in [recipe.prompt, *recipe.column_prompts.values()]:
-        encoder.prompt_text(name)
+    for source in [recipe, *recipe.sources()]:
+        for name in [source.prompt, *source.column_prompts.values()]:
+            encoder.prompt_text(name)
     return encoder
 
 
@@ -150,9 +157,6 @@ def _new_model(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str
 
     settings = dict(recipe.new_model)
     files = settings.pop("texts", None) or [source.data for source in recipe.sources()]
-    unknown = sorted(settings.keys() - {"layers", "hidden", "heads", "intermediate", "vocabulary", "max_tokens", "kind"})
-    if unknown:
-        raise UsageError(f"new_model: unknown key {unknown[0]!r}; wanted layers, hidden, heads, intermediate, vocabulary, max_tokens, kind, texts")
     texts = [text for path in files for text in read_texts(path)]
     encoder = fresh_encoder(texts, pooling=recipe.pooling or "mean", seed=recipe.seed, device=recipe.device, **settings)
     say(describe(encoder))
@@ -188,12 +192,13 @@ def _metric(recipe: Recipe, dev: Held | None) -> str:
     return AUTO_METRIC.get(kind, "loss")
 
 
-def evaluate_held(encoder: Encoder, data: Held, recipe: Recipe) -> dict[str, Any]:
-    """Measure with the prompts of the recipe: those that the columns were trained with."""
-    if not recipe.column_prompts:
-        return evaluate(encoder, data, prompt=recipe.prompt, progress=False)
-    columns = ("query", "document") if isinstance(data, RetrievalSet) else tuple(data.columns)
-    return evaluate(encoder, data, prompts={column: prompt_name(column, recipe) for column in columns}, progress=False)
+def evaluate_held(encoder: Encoder, data: Held, source: Source) -> dict[str, Any]:
+    """Measure with the prompts of `source`: those that the columns were trained with. Adapters are merged, as in the folder that is written."""
+    with merged(encoder.net):
+        if not source.column_prompts:
+            return evaluate(encoder, data, prompt=source.prompt, progress=False)
+        columns = ("query", "document") if isinstance(data, RetrievalSet) else tuple(data.columns)
+        return evaluate(encoder, data, prompts={column: prompt_name(column, source) for column in columns}, progress=False)
 
 
 def _dev_evaluation(run: Run, inputs: Inputs, recipe: Recipe, metric: str) -> Evaluate | None:
@@ -201,9 +206,9 @@ def _dev_evaluation(run: Run, inputs: Inputs, recipe: Recipe, metric: str) -> Ev
     if held is None:
         return None
     known: dict[str, Any] = {}
-    source = inputs.sources[0][0]
+    source, shown = inputs.sources[0][0], recipe.measured_as()
     if metric != "loss":
-        known = evaluate_held(run.encoder, held, recipe) if run.world.first else {}
+        known = evaluate_held(run.encoder, held, shown) if run.world.first else {}
         if run.world.first and metric not in known:
             raise UsageError(f"metric = {metric!r}: dev ({recipe.dev or 'dev_share'}) does not give it; it gives {', '.join(_numbers(known))}, loss")
     elif not isinstance(held, Dataset):
@@ -212,13 +217,14 @@ def _dev_evaluation(run: Run, inputs: Inputs, recipe: Recipe, metric: str) -> Ev
         raise UsageError("metric = 'loss': the losses of several sources have no common scale; give a dev file with labels or scores, and its metric")
     else:
         held = as_wanted(source, held)
+        run.tasks[0].on(held)  # says now what does not fit
     first = [known]  # the check above was the baseline already; no need to encode dev twice before step 1
 
     def measure(encoder: Encoder) -> dict[str, float | None]:
         if metric == "loss":
             assert isinstance(held, Dataset)
             return {"loss": run.mean_loss(held)}
-        return _numbers(first.pop() if first and run.state.step == 0 else evaluate_held(encoder, held, recipe))
+        return _numbers(first.pop() if first and run.state.step == 0 else evaluate_held(encoder, held, shown))
 
     return measure
 
@@ -228,9 +234,9 @@ def _numbers(result: dict[str, Any]) -> dict[str, float | None]:
     return {key: value for key, value in result.items() if key not in ("rows", "notes") and (value is None or isinstance(value, float))}
 
 
-def _confirm(best: Encoder, dev: Held, recipe: Recipe, metric: str, logged: float) -> None:
+def _confirm(best: Encoder, dev: Held, source: Source, metric: str, logged: float) -> None:
     """The saved folder must give the logged value: what is shipped is what was measured."""
-    again = evaluate_held(best, dev, recipe)[metric]
+    again = evaluate_held(best, dev, source)[metric]
     if again is None or abs(again - logged) > 1e-6:
         raise TrainingError(
             f"{best.name}: re-evaluated after loading, {metric} is {again}, but {logged} was logged; the folder is not what was measured"

@@ -22,7 +22,7 @@ from twinvec.training.checkpoint import list_checkpoints, load_checkpoint, optim
 from twinvec.training.distributed import World
 from twinvec.training.keep import save_best
 from twinvec.training.memory import SHARE, bytes_per_token, free_bytes
-from twinvec.training.mixing import make_order
+from twinvec.training.mixing import make_order, order_of
 from twinvec.training.optimizer import make_optimizer
 from twinvec.training.prefetch import Prefetcher
 from twinvec.training.recipe import Recipe
@@ -67,6 +67,7 @@ class Run:
             cache=recipe.gradient_cache == "on",
         )
         self.notes: list[str] = []
+        self._held: tuple[Dataset, Task, list[list[int]]] | None = None
         self.started = time.monotonic()
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
@@ -77,6 +78,9 @@ class Run:
         state = self.state
         if self.recipe.gradient_cache == "auto":
             self.stepper.cache = self._too_big()
+        if not resumed and self.world.first:  # lines of a run that was killed before its first checkpoint
+            (self.folder / "log.jsonl").unlink(missing_ok=True)
+        self.world.same([*self.net.state_dict().values(), *self.heads.state_dict().values()])
         if not resumed and self.evaluate is not None:
             state.baseline_metric = self._measure("baseline")
         with Progress(self.total_steps, "train", show=self.show, unit="steps") as bar:
@@ -139,7 +143,9 @@ class Run:
         try:
             for part, batch in enumerate(batches):
                 total += share * self.stepper.add_gradient(self.tasks[batch.task], batch, self.state.step, part, share)
-        except torch.OutOfMemoryError as err:
+        except RuntimeError as err:
+            if not isinstance(err, torch.OutOfMemoryError) and "can't allocate memory" not in str(err):  # the latter is a CPU's
+                raise
             raise TrainingError(
                 f"step {self.state.step + 1}: out of memory ({str(err).splitlines()[0][:120]}); what helps, cheapest first: gradient_cache = 'on', "
                 "a smaller micro_tokens, gradient_checkpointing = true, a smaller max_tokens, precision = 'bf16', a smaller batch_size. "
@@ -154,15 +160,21 @@ class Run:
         return total, norm
 
     def mean_loss(self, data: Dataset) -> float:
-        """The loss of the first task over other data of the same kind, without dropout: the metric "loss"."""
-        task = self.tasks[0].on(data)
+        """The loss of the first task over other data of the same kind, without dropout: the metric "loss".
+
+        Batches are drawn as in training, always the same: in the file's order a batch might hold one class only.
+        """
+        if self._held is None or self._held[0] is not data:
+            made = self.tasks[0].on(data)
+            self._held = (data, made, order_of(self.recipe, made).batches(0))
+        _, task, batches = self._held
         self.net.eval()
         self.heads.eval()
-        total, count = 0.0, len(task.texts[0])
-        for start in range(0, count, self.recipe.batch_size):
-            rows = list(range(start, min(start + self.recipe.batch_size, count)))
-            batch = task.prepare(rows, np.random.default_rng([self.recipe.seed, 0xDE7, start]))
+        total, count = 0.0, 0
+        for number, rows in enumerate(batches):
+            batch = task.prepare(rows, np.random.default_rng([self.recipe.seed, 0xDE7, number]))
             total += self.stepper.value(task, batch) * len(rows)
+            count += len(rows)
         return total / max(1, count)
 
     def _too_big(self) -> bool:
@@ -222,7 +234,7 @@ class Run:
         best = "none yet" if state.best_metric is None else f"best {state.best_metric:.4f} at step {state.best_step}"
         bar.message(f"step {state.step}: {self.metric} {shown} ({best})")
         if self.recipe.patience and state.without_gain >= self.recipe.patience:
-            state.stopped = f"{self.metric} has not risen for {state.without_gain} evaluations"
+            state.stopped = f"{self.metric} has not {'fallen' if self.metric == 'loss' else 'risen'} for {state.without_gain} evaluations"
 
     def _save_best(self) -> None:
         if self.world.first:
@@ -280,7 +292,7 @@ class Run:
         tensors, state = load_checkpoint(found[-1])
         now = identity(self.recipe)
         if state["recipe"] != now:
-            changed = sorted(key for key in now if state["recipe"].get(key) != now[key])
+            changed = sorted(key for key in {**now, **state["recipe"]} if state["recipe"].get(key) != now.get(key))
             raise TrainingError(
                 f"{found[-1]} was written by another recipe (different: {', '.join(changed)}); "
                 "resume with the same settings, or choose another output"

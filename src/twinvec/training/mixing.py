@@ -10,12 +10,13 @@ from twinvec.training.tasks import BATCH_TRIPLETS, Task
 
 
 def make_order(recipe: Recipe, tasks: list[Task]) -> MixedOrder:
-    orders = [_order(recipe, task) for task in tasks]
+    orders = [order_of(recipe, task) for task in tasks]
     weights = [task.source.weight or 1.0 for task in tasks] if recipe.mixing == "weights" else None
     return MixedOrder(orders, recipe.mixing, temperature=recipe.mixing_temperature, weights=weights, seed=recipe.seed)
 
 
-def _order(recipe: Recipe, task: Task) -> LengthBucketedOrder | ClassOrder:
+def order_of(recipe: Recipe, task: Task) -> LengthBucketedOrder | ClassOrder:
+    """The order of one task's rows."""
     source = task.source
     if source.objective in BATCH_TRIPLETS:
         assert task.data.labels is not None

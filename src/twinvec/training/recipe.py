@@ -12,6 +12,9 @@ from pydantic import Field, ValidationError, model_validator
 from twinvec.errors import UsageError, nearest
 from twinvec.training.source import Source
 
+NEW_MODEL = ("layers", "hidden", "heads", "intermediate", "vocabulary", "max_tokens", "kind", "texts")
+WHOLE_RUN = ("output", "resume", "overwrite", "dry_run", "stage")  # settings that a single stage cannot have
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -117,9 +120,25 @@ class Recipe(Source):
                 raise ValueError("metric: there is no dev data to measure it on; set dev = FILE or dev_share = 0.1")
         if self.dev is not None and self.dev_share:
             raise ValueError("dev_share: there is a dev file already; leave one of the two out")
+        self._check_new_model()
+        if self.name is not None and not self.name.replace("-", "").replace("_", "").replace(".", "a").isalnum():
+            raise ValueError(f"name = {self.name!r}: it names a folder; wanted letters, digits and - _ . only")
+        weighed = [source for source in self.source if source.get("weight") is not None]
+        if (weighed or self.weight is not None) and not self.stage and self.mixing != "weights":
+            raise ValueError(f"weight: mixing = {self.mixing!r} looks at no weights; set mixing = 'weights'")
+        return self
+
+    def _check_new_model(self) -> None:
         if self.model == "new" and not self.new_model:
             raise ValueError("model = 'new' wants new_model, e.g. new_model = {layers = 4, hidden = 256, texts = ['texts.txt']}")
-        return self
+        if self.new_model and self.model != "new":
+            raise ValueError(f"new_model: the model is {self.model!r}, so nothing is made anew; set model = 'new', or leave new_model out")
+        for key in self.new_model:
+            if key not in NEW_MODEL:
+                raise ValueError(f"new_model: unknown key {key!r}; wanted {', '.join(NEW_MODEL)}{nearest(key, NEW_MODEL)}")
+        texts = self.new_model.get("texts")
+        if texts is not None and not (isinstance(texts, list) and texts and all(isinstance(path, str) for path in texts)):
+            raise ValueError(f"new_model.texts = {texts!r}: wanted a list of files, e.g. ['texts.txt']")
 
     def sources(self) -> list[Source]:
         """The data sets of one stage, each with every setting filled in."""
@@ -128,10 +147,22 @@ class Recipe(Source):
             return [Source(**own)]
         return [_source({**own, **settings}, f"source {i}") for i, settings in enumerate(self.source, 1)]
 
+    def measured_as(self) -> Source:
+        """The prompts with which dev and test files are measured, as a source.
+
+        Those of the only data set; with several data sets those at the top, or else those of the first that has any.
+        """
+        sources = self.sources()
+        if len(sources) == 1:
+            return sources[0]
+        own = [source for source in sources if source.prompt is not None or source.column_prompts]
+        return self if self.prompt is not None or self.column_prompts or not own else own[0]
+
     def stages(self) -> list[Recipe]:
         """One recipe a stage, with `output` a folder inside this one's; [self] when there are no stages.
 
-        `model` of a later stage is the best model of the one before it, unless the stage names another.
+        `model` of a later stage is the best model of the one before it, unless the stage names another. A stage without dev data takes neither
+        metric nor patience from the top.
         """
         if not self.stage:
             return [self]
@@ -140,20 +171,21 @@ class Recipe(Source):
         made: list[Recipe] = []
         for number, settings in enumerate(self.stage, 1):
             source = f"stage {number}"
+            wrong = [key for key in WHOLE_RUN if key in settings]
+            if wrong:
+                raise UsageError(f"{source}: {wrong[0]} belongs to the whole run; set it at the top, above the stages")
             name = str(settings.get("name") or _last(settings, given))
             merged = {**given, **settings, "name": name, "output": str(Path(self.output) / f"{number}-{name}")}
-            if "source" not in settings and ("data" in settings or "objective" in settings):
-                merged.pop("source", None)
             if made and "model" not in settings:
                 merged["model"] = str(Path(made[-1].output) / "best")
-            if made and "pooling" not in settings:
-                merged.pop("pooling", None)  # it is in the folder of the last stage
-            if "stage" in settings:
-                raise UsageError(f"{source}: a stage cannot have stages of its own")
+            for key in ("pooling", "new_model"):  # they are in the folder of the last stage
+                if made and key not in settings and (key != "new_model" or merged["model"] != "new"):
+                    merged.pop(key, None)
+            if not merged.get("dev") and not merged.get("dev_share"):
+                for key in ("metric", "patience"):
+                    if key not in settings:
+                        merged.pop(key, None)
             made.append(_build(merged, source))
-        names = [recipe.output for recipe in made]
-        if len(set(names)) < len(names):
-            raise UsageError("two stages have the same name; give each its own")
         return made
 
     @staticmethod
@@ -201,8 +233,9 @@ def parse_changes(items: Sequence[str]) -> dict[str, Any]:
 
 def _last(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """A name for a stage without one: its objective."""
-    found = settings.get("objective") or next((item.get("objective") for item in settings.get("source", [])), None) or given.get("objective")
-    return str(found or "stage")
+    sources = settings.get("source")
+    inside = [item.get("objective") for item in sources if isinstance(item, dict)] if isinstance(sources, list) else []
+    return str(settings.get("objective") or next(iter(inside), None) or given.get("objective") or "stage")
 
 
 def _source(settings: Mapping[str, Any], source: str) -> Source:
@@ -232,6 +265,8 @@ def _say(problem: Any, settings: Mapping[str, Any], model: type[Source] | None =
     fields = (model or Recipe).model_fields
     key = ".".join(str(part) for part in problem["loc"])
     kind, message = problem["type"], problem["msg"]
+    if kind == "extra_forbidden" and model is Source and key in Recipe.model_fields:
+        return f"{key!r} is a setting of the whole stage, not of one data set; set it outside of [[source]]"
     if kind == "extra_forbidden":
         return f"unknown key {key!r}{nearest(key, fields)}"
     if kind == "missing":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from twinvec.data.columns import Kind
+from twinvec.errors import nearest
 
 Objective = Literal[
     "classification", "regression", "triplet", "infonce", "simcse", "contrastive", "online_contrastive", "cosent", "angle",
@@ -17,6 +18,9 @@ PRETRAINING = ("mlm", "retromae", "tsdae")
 IN_BATCH = ("infonce", "simcse", "cosent", "angle", "online_contrastive", "batch_hard_triplet", "batch_hard_soft_triplet", "batch_semi_hard_triplet",
             "batch_all_triplet")  # fmt: skip
 """Objectives in which the rows of a batch are compared with each other."""
+FIRST = ("anchor", "sentence1", "source", "text", "query", "question", "premise", "text1")
+SECOND = ("positive", "negative", "sentence2", "target", "document", "passage", "answer", "hypothesis", "text2")
+"""Names of the two sides of a row, in column_prompts; negatives are called like positives."""
 
 
 class Source(BaseModel):
@@ -77,6 +81,16 @@ class Source(BaseModel):
     whole_words: bool = Field(False, description="mlm, retromae: hide whole words (BERT, release of May 2019)")
     per_class: int = Field(4, ge=2, description="batch triplets: rows of each class in a batch (Hermans 2017, section 3.2: K = 4)")
 
-    @property
-    def title(self) -> str:
-        return f"{self.objective} on {self.data}"
+    @field_validator("column_prompts")
+    @classmethod
+    def _columns_are_known(cls, value: dict[str, str]) -> dict[str, str]:
+        for column in value:
+            if column not in FIRST and side_name(column) not in SECOND:
+                known = (*FIRST, *SECOND)
+                raise ValueError(f"column_prompts: no column is called {column!r}; wanted {', '.join(known)}{nearest(column, known)}")
+        return value
+
+
+def side_name(column: str) -> str:
+    """negative_2 and its like count as negative."""
+    return "negative" if column.startswith("negative_") and column[9:].isdigit() else column

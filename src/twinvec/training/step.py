@@ -93,9 +93,7 @@ class Stepper:
             if not self.cache:
                 graphs.append(found)
         self.world.sum_([whole])
-        leaf = whole.requires_grad_()
-        loss = self._loss(task, batch, leaf, scale)
-        gradient = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+        loss, gradient = self._loss(task, batch, whole, scale)
         self.world.sum_([gradient])
         if not self.cache:
             torch.autograd.backward(graphs, [gradient[micros[number]] for number in mine])
@@ -105,16 +103,24 @@ class Stepper:
             torch.autograd.backward(found, gradient[micros[number]])
         return loss
 
-    def _loss(self, task: Any, batch: Batch, leaf: Tensor, scale: float) -> float:
-        """Run the parts of the loss that are this process's, each with its own backward, so that no two exist at once."""
-        total = torch.zeros((), dtype=torch.float64, device=leaf.device)
-        parts: list[Part] = task.parts(columns_of(leaf, batch), batch.rows)
+    def _loss(self, task: Any, batch: Batch, vectors: Tensor, scale: float) -> tuple[float, Tensor]:
+        """Run the parts of the loss that are this process's, each with its own backward, so that no two exist at once.
+
+        Returns the loss of all processes, and this one's gradient at `vectors`. The columns are leaves: were they picked from the vectors within
+        the graph, the first backward would free what the next part needs.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=vectors.device)
+        columns = [column.detach().requires_grad_() for column in columns_of(vectors, batch)]
+        parts: list[Part] = task.parts(columns, batch.rows)
         for part in parts[self.world.rank :: self.world.size]:
             value = part()
             total += value.detach().double()
             (value * scale).backward()  # type: ignore[no-untyped-call]
         self.world.sum_([total])
-        return float(total)
+        gradient = torch.cat([torch.zeros_like(column) if column.grad is None else column.grad for column in columns])
+        if batch.index is not None:
+            gradient = torch.zeros_like(vectors).index_add_(0, batch.index.to(vectors.device), gradient)
+        return float(total), gradient
 
     # ---- token tasks
 

@@ -19,19 +19,18 @@ from twinvec.objectives.classification import ClassificationHead, classification
 from twinvec.objectives.contrastive import contrastive_loss, online_contrastive_loss
 from twinvec.objectives.distillation import margin_mse_loss, vector_distillation_loss
 from twinvec.objectives.infonce import Keys, infonce_parts
-from twinvec.objectives.matryoshka import matryoshka_parts
+from twinvec.objectives.matryoshka import check_dimensions, matryoshka_parts
 from twinvec.objectives.parts import Part
 from twinvec.objectives.ranking import angle_total, cosent_loss
 from twinvec.objectives.regression import regression_loss
 from twinvec.objectives.rows import cosine
 from twinvec.objectives.triplet import triplet_loss
 from twinvec.text import same_text_key
-from twinvec.training.fit import settings_of
-from twinvec.training.source import Source
+from twinvec.training.fit import LABELLED, settings_of
+from twinvec.training.source import FIRST, Source, side_name
 from twinvec.training.step import Batch
 from twinvec.training.teacher import FrozenVectors
 
-FIRST = ("anchor", "sentence1", "source", "text", "query")
 BATCH_TRIPLETS: dict[str, Any] = {
     "batch_hard_triplet": "hard",
     "batch_hard_soft_triplet": "hard_soft",
@@ -43,8 +42,9 @@ BATCH_TRIPLETS: dict[str, Any] = {
 def prompt_name(column: str, source: Source) -> str | None:
     """The prompt of a column: its own in column_prompts, that of a column on the same side, or `prompt`."""
     named = source.column_prompts
-    if column in named:
-        return named[column]
+    for name in (column, side_name(column)):
+        if name in named:
+            return named[name]
     same_side = [name for key, name in named.items() if (key in FIRST) == (column in FIRST)]
     return same_side[0] if same_side else source.prompt
 
@@ -52,12 +52,16 @@ def prompt_name(column: str, source: Source) -> str | None:
 class Temperature(nn.Module):
     """A learned temperature, as its logarithm so that it stays above 0 (CLIP 2021, section 2.3)."""
 
+    LEAST = 0.01  # CLIP's clip of the scale at 100
+
     def __init__(self, start: float) -> None:
         super().__init__()
+        if start <= self.LEAST:  # there it would have no gradient
+            raise UsageError(f"temperature = {start}: a learned one stays above {self.LEAST}; start higher, or set learn_temperature = false")
         self.log = nn.Parameter(torch.tensor(float(np.log(start))))
 
     def forward(self) -> Tensor:
-        return self.log.exp().clamp(min=0.01)  # CLIP's clip of the scale at 100
+        return self.log.exp().clamp(min=self.LEAST)
 
 
 class VectorTask:
@@ -66,8 +70,9 @@ class VectorTask:
     of_tokens = False
 
     def __init__(
-        self, source: Source, data: Dataset, encoder: Encoder, folder: Path, *, normalize: bool, device: str | None = None, show: bool = False
-    ) -> None:
+        self, source: Source, data: Dataset, encoder: Encoder, folder: Path, *, normalize: bool, device: str | None = None, show: bool = False,
+        dry: bool = False,
+    ) -> None:  # fmt: skip
         self.source, self.data, self.encoder, self.objective = source, data, encoder, str(source.objective)
         self.twice = self.objective == "simcse" and data.kind == "texts"
         names = list(data.columns) * (2 if self.twice else 1)
@@ -78,10 +83,12 @@ class VectorTask:
         if self.twice and not self.dropout:
             raise UsageError("objective = 'simcse' on bare texts needs dropout: it makes the two vectors of a text differ; set dropout = 0.1")
         self.options = settings_of(source)
+        self.sizes = self._sizes()
+        self.score_range = data.score_range or (0.0, 1.0)
         self.heads: nn.Module | None = self._heads()
         self.labels = self._labels(data)
         self.keys = self._keys(data) if self.objective in ("infonce", "simcse") else None
-        self._frozen(folder, device, show)
+        self._frozen(folder, device, show, dry)
 
     # ---- made once
 
@@ -89,10 +96,18 @@ class VectorTask:
         tokens = self.encoder.tokens
         return tokens.prompt(tokens.clean(self.encoder.prompt_text(name)))
 
-    @property
-    def sizes(self) -> list[int]:
-        """The dimensions the loss is computed at, the full size first."""
-        return [self.encoder.dimensions, *self.source.matryoshka]
+    def _sizes(self) -> list[int]:
+        """The dimensions the loss is computed at: the full size first, unless it stands in the list. Checked here, before anything is trained."""
+        whole, source = self.encoder.dimensions, self.source
+        if not source.matryoshka:
+            if source.matryoshka_weights:
+                raise UsageError("matryoshka_weights: there is no matryoshka = [...] that they would weigh")
+            return [whole]
+        made = list(source.matryoshka) if whole in source.matryoshka else [whole, *source.matryoshka]
+        if max(made) > whole:
+            raise UsageError(f"matryoshka = {source.matryoshka}: the model has {whole} dimensions; leave out what is above that")
+        check_dimensions(made, source.matryoshka_weights or None)
+        return made
 
     def _heads(self) -> nn.Module | None:
         if self.objective == "classification":
@@ -116,22 +131,18 @@ class VectorTask:
         place: dict[str, int] = {}
         return torch.tensor([[place.setdefault(same_text_key(text), len(place)) for text in column] for column in self.texts])
 
-    def _frozen(self, folder: Path, device: str | None, show: bool) -> None:
+    def _frozen(self, folder: Path, device: str | None, show: bool, dry: bool = False) -> None:
         self.teacher: FrozenVectors | None = None
         source, made = self.source, folder / "teacher"
         if self.objective == "distillation" or (self.objective == "margin_mse" and self.labels is None):
             assert source.teacher is not None
             columns = self.texts[:1] if self.objective == "distillation" else self.texts
-            self.teacher = FrozenVectors(source.teacher, source.teacher_prompt, columns, made, device, show)
-            if self.objective == "distillation" and self.teacher.dimensions != self.encoder.dimensions:
-                raise UsageError(
-                    f"teacher = {source.teacher!r} has {self.teacher.dimensions} dimensions, the model {self.encoder.dimensions}: the model "
-                    "cannot give the teacher's vectors; choose a teacher or a model of the same size"
-                )
+            wanted = self.encoder.dimensions if self.objective == "distillation" else None
+            self.teacher = FrozenVectors(source.teacher, source.teacher_prompt, columns, made, device, show, dimensions=wanted, dry=dry)
         if self.objective in ("infonce", "simcse") and source.guide:
             if source.false_negative_margin is None:
                 raise UsageError("guide: a guide judges false negatives; say from where on with false_negative_margin, e.g. 0")
-            self.teacher = FrozenVectors(source.guide, source.teacher_prompt, self.texts, made, device, show)
+            self.teacher = FrozenVectors(source.guide, source.teacher_prompt, self.texts, made, device, show, dry=dry)
 
     def on(self, data: Dataset) -> VectorTask:
         """The same task, heads included, over other data; frozen vectors are not computed for it unless the loss needs them."""
@@ -143,10 +154,18 @@ class VectorTask:
             raise UsageError(
                 f"{data.path} has {len(other.texts)} columns of texts, the training data {len(self.texts)}; metric = 'loss' needs the same"
             )
+        if self.objective in LABELLED and data.kind != self.data.kind:
+            raise UsageError(f"{data.path} holds {data.kind}, the training data {self.data.kind}; metric = 'loss' needs the same, or choose another")
+        low, high = self.score_range
+        if self.objective == "regression" and data.labels and not low <= min(data.labels) <= max(data.labels) <= high:
+            raise UsageError(
+                f"{data.path} has scores from {min(data.labels):g} to {max(data.labels):g}, the training data from {low:g} to {high:g}: "
+                f"metric = 'loss' needs one scale; give score_range, e.g. '{min(low, *data.labels):g},{max(high, *data.labels):g}'"
+            )
         other.labels = self._labels(data)
         other.keys = other._keys(data) if self.objective in ("infonce", "simcse") else None
         if self.teacher is not None:
-            other._frozen(self.teacher.path.parent.parent, str(self.encoder.net.device), False)
+            other._frozen(self.teacher.folder.parent, str(self.encoder.net.device), False)
         return other
 
     # ---- made for a batch
@@ -177,8 +196,7 @@ class VectorTask:
         return Batch(list(rows), made, skips, None if self.dropout else torch.tensor(index))
 
     def parts(self, columns: list[Tensor], rows: Sequence[int]) -> list[Part]:
-        sizes = self.source.matryoshka
-        if not sizes:
+        if len(self.sizes) == 1 and not self.source.matryoshka_weights:
             return self._at_one_size(columns, rows)
         weights = self.source.matryoshka_weights or None
         return matryoshka_parts(lambda cut: self._at_one_size(cut, rows), columns, self.sizes, weights)
@@ -206,8 +224,7 @@ class VectorTask:
             assert isinstance(self.heads, nn.ModuleDict)
             return classification_loss(self.heads[str(u.shape[1])](u, v), labels)
         if name == "regression":
-            low, high = self.data.score_range or (0.0, 1.0)
-            return regression_loss(u, v, labels, low, high, mapping=source.mapping)
+            return regression_loss(u, v, labels, *self.score_range, mapping=source.mapping)
         if name in ("cosent", "angle"):
             return (cosent_loss if name == "cosent" else angle_total)(u, v, labels, scale=source.scale)
         if name in ("contrastive", "online_contrastive"):
@@ -256,14 +273,15 @@ class VectorTask:
         return cosine(one, two) if self.source.similarity == "cosine" else (one * two).sum(-1)
 
     def chance(self, batch_size: int) -> float | None:
-        """The loss of vectors that tell nothing apart, where there is such a figure: ln of the candidates of a row."""
+        """The loss of vectors that tell nothing apart, where there is such a figure: ln of the candidates of a row, at each size."""
+        batch_size = min(batch_size, len(self.data))
         if self.objective not in ("infonce", "simcse"):
             return None
         forward, backward = batch_size * (len(self.texts) - 1), batch_size
         if self.source.direction == "all":
             forward, backward = batch_size * len(self.texts) - 1, 2 * batch_size - 1
         sides = [forward] if self.source.direction == "one_sided" else [forward, backward]
-        return float(np.mean([np.log(max(candidates, 1)) for candidates in sides]))
+        return float(np.mean([np.log(max(candidates, 1)) for candidates in sides])) * sum(self.source.matryoshka_weights or [1.0] * len(self.sizes))
 
 
 class TokenTask:
@@ -309,9 +327,17 @@ def rows_of(task: Task) -> int:
 
 
 def make_task(
-    source: Source, data: Dataset, encoder: Encoder, folder: Path, *, normalize: bool, device: str | None = None, show: bool = False
+    source: Source,
+    data: Dataset,
+    encoder: Encoder,
+    folder: Path,
+    *,
+    normalize: bool,
+    device: str | None = None,
+    show: bool = False,
+    dry: bool = False,
 ) -> Task:
-    """The task of a source; `data` as `fit.as_wanted` gives it."""
+    """The task of a source; `data` as `fit.as_wanted` gives it. dry: to measure steps only, so that no teacher is asked and nothing is written."""
     share = source.mask_share
     if source.objective == "mlm":
         from twinvec.training.pretraining.mlm import MaskedLanguageModel
@@ -330,4 +356,21 @@ def make_task(
         from twinvec.training.pretraining.tsdae import TSDAE
 
         return TokenTask(source, data, encoder, TSDAE(encoder, share=share or 0.6))
-    return VectorTask(source, data, encoder, folder, normalize=normalize, device=device, show=show)
+    return VectorTask(source, data, encoder, folder, normalize=normalize, device=device, show=show, dry=dry)
+
+
+def share_heads(tasks: Sequence[Task]) -> None:
+    """Tasks of one objective and the same settings train one head: the classifier of two NLI files, the word layer of two text files."""
+    known: dict[tuple[Any, ...], Task] = {}
+    for task in tasks:
+        if task.heads is None or isinstance(task.heads, Temperature):
+            continue
+        source = task.source
+        if isinstance(task, VectorTask):
+            key: tuple[Any, ...] = (task.objective, source.concatenation, task.data.kind == "nli", tuple(task.sizes))
+        else:
+            key = (task.objective, source.mask_share, source.decoder_mask_share, source.whole_words)
+        first = known.setdefault(key, task)
+        task.heads = first.heads
+        if isinstance(task, TokenTask) and isinstance(first, TokenTask):
+            task.made = first.made

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from twinvec.errors import TrainingError
+from twinvec.errors import TrainingError, UsageError
 from twinvec.files import atomic_file
 from twinvec.model.encoder import Encoder
 from twinvec.progress import Progress
@@ -20,14 +20,32 @@ BLOCK = 8192  # texts encoded between two writes
 
 
 class FrozenVectors:
-    """`rows(column, numbers) -> (n, D)` for the columns it was made with."""
+    """`rows(column, numbers) -> (n, D)` for the columns it was made with.
 
-    def __init__(self, name: str, prompt: str | None, columns: Sequence[Sequence[str]], folder: Path, device: str | None, show: bool) -> None:
+    dimensions: what the vectors must have, where the student is to give the same; UsageError before anything is encoded. dry: vectors of chance,
+    and no file, for a run of which only the time is wanted.
+    """
+
+    def __init__(
+        self, name: str, prompt: str | None, columns: Sequence[Sequence[str]], folder: Path, device: str | None, show: bool, *,
+        dimensions: int | None = None, dry: bool = False,
+    ) -> None:  # fmt: skip
         encoder = Encoder.load(name, device=device)
+        encoder.prompt_text(prompt)
         self.name, self.dimensions, self.normalizes = name, encoder.dimensions, encoder.normalizes
+        if dimensions is not None and dimensions != self.dimensions:
+            raise UsageError(
+                f"teacher = {name!r} has {self.dimensions} dimensions, the model {dimensions}: the model cannot give the teacher's vectors; "
+                "choose a teacher or a model of the same size"
+            )
         place: dict[str, int] = {}
         self._index = [np.fromiter((place.setdefault(text, len(place)) for text in column), np.int64, len(column)) for column in columns]
         texts = list(place)
+        self.folder = folder
+        if dry:
+            self._vectors: npt.NDArray[np.float32] = np.random.default_rng(0).standard_normal((1024, self.dimensions), dtype=np.float32)
+            self._index = [index % 1024 for index in self._index]
+            return
         digest = hashlib.sha256(f"{encoder.fingerprint}\0{prompt}\0".encode())
         for text in texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
@@ -35,7 +53,7 @@ class FrozenVectors:
         if not self.path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             _encode(encoder, texts, prompt, self.path, show)
-        self._vectors: npt.NDArray[np.float32] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        self._vectors = np.load(self.path, mmap_mode="r", allow_pickle=False)
         if self._vectors.shape != (len(texts), self.dimensions):
             raise TrainingError(f"{self.path}: holds {self._vectors.shape}, wanted ({len(texts)}, {self.dimensions}); remove the file and run again")
 
