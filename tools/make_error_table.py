@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "data": "Data files, columns, labels",
     "training": "Recipes",
+    "runs": "Training runs",
+    "objectives": "Losses",
     "model": "Model folders and names",
     "mining": "Mining and cross-encoders",
     "index": "Collections and vectors",

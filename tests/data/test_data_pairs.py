@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinvec.data.beir import RetrievalSet
 from twinvec.data.dataset import Dataset, read_data
-from twinvec.data.pairs import positives, row_keys, text_ids, without_pairs_of, without_repeats
+from twinvec.data.pairs import judged_pairs, positives, row_keys, text_ids, without_pairs_of, without_repeats
 from twinvec.errors import DataError
+from twinvec.records import Document
 from twinvec.text import same_text_key
 
 
@@ -186,3 +188,14 @@ def test_bare_texts_may_be_zipped(tmp_path: Path) -> None:
 
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress("一\n二\n".encode()))
     assert (read_data(tmp_path / "x.txt.gz").kind, read_data(tmp_path / "x.txt.gz").columns) == ("texts", {"text": ["一", "二"]})
+
+
+def test_judged_pairs_are_relevant_documents_grouped_by_query() -> None:
+    corpus = [Document(id, text) for id, text in (("a", "text a"), ("b", "text b"), ("c", " "), ("d", "text d"))]
+    qrels = {"q1": {"a": 2.0, "b": 1.0, "c": 1.0, "x": 1.0}, "q2": {"b": 0.0, "d": 1.0}}
+    made = judged_pairs(RetrievalSet(corpus, {"q1": "one", "q2": "two"}, qrels, Path("folder"), split="train"))
+    assert (made.kind, made.labels) == ("pairs", None)
+    assert made.columns == {"sentence1": ["one", "one", "two"], "sentence2": ["text a", "text b", "text d"]}
+    assert made.groups == [0, 0, 1]
+    with pytest.raises(DataError, match=r"folder: no judged pair .* is there a train split"):
+        judged_pairs(RetrievalSet(corpus, {"q1": "one"}, {"q1": {"c": 1.0}}, Path("folder")))

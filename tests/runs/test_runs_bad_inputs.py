@@ -59,11 +59,12 @@ MISFITS = (
     *((name, partners, "labelled") for name in BATCH),
 )  # fmt: skip
 CASES = (
-    *(Case(f"{name}: data of another kind", name, make, {}, rf"objective = '{name}' wants {wanted}, but .* holds ") for name, make, wanted in MISFITS),
+    *(Case(f"{name}: data of another kind", name, make, {}, rf"objective = '{name}' wants {wanted}, but .* holds ")
+      for name, make, wanted in MISFITS),
     *(Case(f"{name}: pairs without labels", name, partners, {}, r"wants a label or score in each row, but .* has no such column")
       for name in ("classification", "contrastive", "cosent")),
     Case("contrastive: one label only", "contrastive", one_label, {}, r"every row has the same label \(1\)"),
-    Case("triplet: NLI that gives none", "triplet", one_premise, {}, r"no premise with both an entailment and a contradiction|no .*entailment"),
+    Case("triplet: NLI that gives none", "triplet", one_premise, {}, r"no premise has both an entailment", DataError),
     Case("batch triplets: classes of one row", "batch_hard_triplet", lonely, {}, r"batch triplets want two classes, and two rows in one of them"),
     Case("batch triplets: no room for two classes", "batch_hard_triplet", labelled, {"batch_size": 4}, r"batch_size = 4, per_class = 4"),
     Case("simcse: no dropout", "simcse", texts, {"dropout": 0.0}, r"'simcse' on bare texts needs dropout"),
@@ -85,7 +86,7 @@ CASES = (
     Case("new model: layers that are no number", "tsdae", texts, {"new_model": {"layers": "two"}}, r"layers = 'two': wanted a whole number"),
     Case("new model: texts that are not there", "tsdae", texts, {"new_model": {"texts": ["nowhere.txt"]}}, r"nowhere.txt", DataError),
     Case("prompt: unknown", "infonce", partners, {"prompt": "qurey", "prompts": {"query": "q: "}}, r"prompt = 'qurey': .*did you mean 'query'"),
-    Case("prompt: of a column, unknown", "infonce", partners, {"column_prompts": {"anchor": "q"}}, r"prompt = 'q': this model .* knows these prompts: none"),
+    Case("prompt: of a column, unknown", "infonce", partners, {"column_prompts": {"anchor": "q"}}, r"prompt = 'q': .* these prompts: none"),
     Case("data: no such file", "infonce", missing, {}, r"nowhere.csv", DataError),
     Case("data: no rows", "infonce", header_only, {}, r"no rows", TwinvecError),
     Case("exclude: a folder", "infonce", partners, {"exclude": ["."]}, r"exclude = '.' is a folder; wanted files"),
@@ -97,7 +98,7 @@ CASES = (
     Case("test: bare texts", "infonce", partners, {"test": ["TEXTS"], "kind": None}, r"nothing|texts", DataError),
     Case("pooling: unknown", "infonce", partners, {"pooling": "meen"}, r"pooling = 'meen'.*did you mean 'mean'"),
     Case("freezing: more layers than there are", "infonce", partners, {"freeze_layers": 9}, r"freeze: layers = 9: this model has 2 layers"),
-    Case("freezing: everything", "infonce", partners, {"freeze_layers": 2, "freeze_embeddings": True}, r"nothing would be left to train|^$"),
+    Case("freezing: everything", "infonce", partners, {"freeze_layers": 2, "freeze_embeddings": True}, r"nothing would be left to train"),
     Case("LoRA: a layer it has not", "infonce", partners, {"lora_rank": 4, "lora_targets": ["qurey"]}, r"no linear layer is called 'qurey'"),
     Case("output: a file", "infonce", partners, {"output": "DATA"}, r"is a file; wanted a folder for the run"),
 )  # fmt: skip

@@ -106,7 +106,7 @@ def test_killed_in_the_second_stage_and_resumed_is_an_unbroken_run(whole: tuple[
     folder, result = whole
     settings = recipe(folder, "broken")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(settings)], env=environment, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(settings)], env=environment, timeout=400, check=False)
     assert done.returncode == -signal.SIGKILL
     first = folder / "broken" / "1-mlm"
     before = {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}

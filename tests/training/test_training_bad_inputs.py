@@ -47,7 +47,7 @@ CASES = (
     Case("a new model whose texts are one file", {**NEW, "new_model": {"texts": "t.txt"}}, r"texts = 't.txt': wanted a list of files"),
     Case("sizes of a new model for an old one", {**NEW, "model": "minilm", "new_model": {"layers": 2}}, r"new_model: the model is 'minilm'"),
     Case(
-        "a prompt for an unknown column", {**BASE, **PAIRS, "column_prompts": {"anker": "q"}}, r"no column is called 'anker'; .*did you mean 'anchor'"
+        "a prompt for an unknown column", {**BASE, **PAIRS, "column_prompts": {"postive": "q"}}, r"no column is called 'postive'; .*mean 'positive'"
     ),
     Case("prompts that are no table", {**BASE, **PAIRS, "prompts": "query: "}, r"prompts = 'query: ': input should be a valid dictionary"),
     Case("an unknown mixing", {**BASE, **PAIRS, "mixing": "random"}, r"mixing = 'random': input should be 'proportional', 'even'"),

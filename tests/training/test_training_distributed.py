@@ -28,7 +28,7 @@ def launch(job: str, folder: Path, model: Path) -> subprocess.CompletedProcess[s
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER), job, str(folder), str(model)]
-    return subprocess.run(command, env=environment, timeout=90, check=False, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, timeout=400, check=False, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def flag(name: str, field: Any) -> Any:
     words = "--" + name.replace("_", "-")
     help = field.description or ""
     required = field.is_required()
-    said = "" if required or field.default in (None, [], False) else f"{field.default}"
+    said = "" if required or field.default in (None, [], {}, False) else f"{field.default}"
     if said:
         help += f"  [default: {said}]"
     if kind is bool:

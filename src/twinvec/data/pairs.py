@@ -138,7 +138,7 @@ def _normalised_rows(data: Dataset) -> list[tuple[str, ...]]:
 
 
 def judged_pairs(data: RetrievalSet) -> Dataset:
-    """The relevant documents of each query as pairs (sentence1: the query, sentence2: the document), to train on the train split of a retrieval folder.
+    """The relevant documents of each query as pairs (sentence1: the query, sentence2: the document): training on a retrieval folder's train split.
 
     Rows of one query are one group, so that its other relevant documents are no negatives. Documents without a text are left out.
     """

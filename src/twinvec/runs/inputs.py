@@ -67,6 +67,11 @@ def _read_source(source: Source) -> Dataset:
     return data
 
 
+def training_texts(recipe: Recipe) -> list[str]:
+    """Every text of the training files."""
+    return [text for source in recipe.sources() for column in _read_source(source).columns.values() for text in column]
+
+
 def read_inputs(recipe: Recipe, encoder: Encoder, say: Callable[[str], None]) -> Inputs:
     """Read everything, show how each file was read, and look for what would make the run worthless."""
     sources = recipe.sources()

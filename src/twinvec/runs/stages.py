@@ -125,8 +125,8 @@ def _finished(stage: Recipe, earlier: list[Recipe]) -> dict[str, Any] | None:
             f"{stage.output} was finished by another recipe (different: {', '.join(changed)}); choose another output, or overwrite = true"
         )
     if earlier and stage.model == _best_of(earlier[-1]):
-        came = json.loads((Path(earlier[-1].output) / "run.json").read_text(encoding="utf-8"))["best_fingerprint"]
-        if record["base_model"]["fingerprint"] != came:
+        came = json.loads((Path(earlier[-1].output) / "run.json").read_text(encoding="utf-8")).get("best_fingerprint")
+        if record.get("base_model", {}).get("fingerprint") != came:
             raise TrainingError(f"{stage.output} was trained from another model than {stage.model} is now; remove {stage.output} to run it again")
     result: dict[str, Any] = record["result"]
     return result

@@ -22,7 +22,7 @@ from twinvec.progress import note
 from twinvec.runs.afterthoughts import afterthoughts, forethoughts, remarks
 from twinvec.runs.dry import dry_run
 from twinvec.runs.folder import check_same_inputs, prepare_folder, read_log, record_of, tensorboard
-from twinvec.runs.inputs import Held, Inputs, read_inputs
+from twinvec.runs.inputs import Held, Inputs, read_inputs, training_texts
 from twinvec.runs.report import labelled_pairs, pair_cosines, write_report
 from twinvec.training.distributed import World, world
 from twinvec.training.fit import as_wanted
@@ -156,8 +156,8 @@ def _new_model(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str
     from twinvec.model.fresh import describe, fresh_encoder
 
     settings = dict(recipe.new_model)
-    files = settings.pop("texts", None) or [source.data for source in recipe.sources()]
-    texts = [text for path in files for text in read_texts(path)]
+    files = settings.pop("texts", None)
+    texts = [text for path in files for text in read_texts(path)] if files else training_texts(recipe)
     encoder = fresh_encoder(texts, pooling=recipe.pooling or "mean", seed=recipe.seed, device=recipe.device, **settings)
     say(describe(encoder))
     return encoder
@@ -217,7 +217,8 @@ def _dev_evaluation(run: Run, inputs: Inputs, recipe: Recipe, metric: str) -> Ev
         raise UsageError("metric = 'loss': the losses of several sources have no common scale; give a dev file with labels or scores, and its metric")
     else:
         held = as_wanted(source, held)
-        run.tasks[0].on(held)  # says now what does not fit
+        if run.world.first:
+            run.tasks[0].on(held)  # says now what does not fit
     first = [known]  # the check above was the baseline already; no need to encode dev twice before step 1
 
     def measure(encoder: Encoder) -> dict[str, float | None]:

@@ -68,16 +68,3 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
             _, number, name = key.split(".", 2)
             state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
-
-
-def rng_tensors(device: torch.device) -> dict[str, Tensor]:
-    out = {"rng.cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        out["rng.cuda"] = torch.cuda.get_rng_state(device)
-    return out
-
-
-def restore_rng(tensors: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(tensors["rng.cpu"])
-    if device.type == "cuda" and "rng.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["rng.cuda"], device)

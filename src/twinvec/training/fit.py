@@ -55,6 +55,11 @@ def check_fit(source: Source, data: Dataset) -> None:
         raise UsageError(f"objective = {objective!r} wants teacher = MODEL: whose vectors are to be learned?")
     if objective == "margin_mse" and data.labels is None and not source.teacher:
         raise UsageError(f"objective = 'margin_mse': {data.path} has no margins (a column 'margin'); add it, or name teacher = MODEL that gives them")
+    if objective == "margin_mse" and data.labels is not None and len(data.columns) > 3:
+        raise UsageError(
+            f"objective = 'margin_mse': {data.path} has one margin a row, and {len(data.columns) - 2} negatives: which of them is it of? "
+            "Give each negative a row of its own"
+        )
     if data.kind == "labelled" and objective not in PRETRAINING:
         counts = data.label_counts()
         if sum(count >= 2 for count in counts.values()) < 1 or len(counts) < 2:
@@ -66,20 +71,14 @@ def as_wanted(source: Source, data: Dataset) -> Dataset:
     check_fit(source, data)
     objective = source.objective
     if objective in ("infonce", "simcse", "triplet") and data.kind == "nli":
-        return _some(nli_triplets(data), data, "premise with both an entailment and a contradiction")
+        return nli_triplets(data)
     if objective == "infonce" and (data.kind == "scores" or (data.kind == "pairs" and data.labels is not None)):
-        return _some(positives(data, threshold=source.positive_score), data, "pair that belongs together")
+        return positives(data, threshold=source.positive_score)
     if objective in ("cosent", "angle") and data.kind == "nli":
         # Entailment above neutral above contradiction: only the order counts (as text2vec trains CoSENT on SNLI).
         assert data.labels is not None
         return replace(data, kind="scores", labels=[2.0 - label for label in data.labels], label_names=None, score_range=(0.0, 2.0))
     return data
-
-
-def _some(made: Dataset, data: Dataset, what: str) -> Dataset:
-    if not len(made):
-        raise UsageError(f"{data.path}: no {what}, so there is nothing to train on")
-    return made
 
 
 def settings_of(source: Source) -> dict[str, Any]:

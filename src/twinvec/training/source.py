@@ -78,7 +78,7 @@ class Source(BaseModel):
         None, gt=0, lt=1, description="share of tokens hidden: mlm 0.15 (BERT 2018), retromae 0.3, tsdae 0.6 deleted (Wang 2021)"
     )
     decoder_mask_share: float = Field(0.5, gt=0, lt=1, description="retromae: share hidden from the decoder (RetroMAE 2022's published runs: 0.5)")
-    whole_words: bool = Field(False, description="mlm, retromae: hide whole words (BERT, release of May 2019)")
+    whole_words: bool = Field(False, description="mlm, retromae, tsdae: hide whole words (BERT, release of May 2019)")
     per_class: int = Field(4, ge=2, description="batch triplets: rows of each class in a batch (Hermans 2017, section 3.2: K = 4)")
 
     @field_validator("column_prompts")

@@ -355,7 +355,7 @@ def make_task(
     if source.objective == "tsdae":
         from twinvec.training.pretraining.tsdae import TSDAE
 
-        return TokenTask(source, data, encoder, TSDAE(encoder, share=share or 0.6))
+        return TokenTask(source, data, encoder, TSDAE(encoder, share=share or 0.6, whole_word=source.whole_words))
     return VectorTask(source, data, encoder, folder, normalize=normalize, device=device, show=show, dry=dry)
 
 
