@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/batch_memory.py [--sizes 256,1024,4096] [--layers 3] [--model minilm] [--data PAIRS.csv]
 
 Each size runs in a process of its own: loading, one whole step (forward, loss, backward, AdamW), nothing else. Without --data the pairs are made
-of words of the sample FAQ: a text of 6 to 12 words and a changed copy. `--layers` cuts the model's layers; 0 keeps all.
+of words of the sample FAQ: a text of 4 to 7 words and a changed copy. `--layers` cuts the model's layers; 0 keeps all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pairs(n: int, seed: int = 0):
     words = sorted({word for entry in load_faq("en") for text in (entry.answer, *entry.train) for word in text.split() if word.isalpha()})
     anchors, positives = [], []
     for number in range(n):
-        text = list(rng.choice(words, rng.integers(6, 13)))
+        text = list(rng.choice(words, rng.integers(3, 7)))
         anchors.append(" ".join([*text, str(number)]))
         positives.append(" ".join([str(number), *text[1:]]))
     return Dataset(kind="pairs", columns={"sentence1": anchors, "sentence2": positives})
