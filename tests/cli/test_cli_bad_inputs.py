@@ -40,9 +40,9 @@ BAD = [
     ("recipe with an unknown key", "train {d}/typo.toml", 2, r"typo.toml: unknown key 'epoch'; did you mean 'epochs'\?"),
     ("set without a value", "train --set lr", 2, r"--set 'lr': wanted KEY=VALUE"),
     ("set of an unknown key", "train --set learning_rate=1", 2, r"no recipe key 'learning_rate'"),
-    ("flags that are not enough", "train --model {m} --lr 1e-5", 2, r"'data' is missing"),
+    ("flags that are not enough", "train --model {m} --lr 1e-5 --output {d}/r", 2, r"'data' is missing"),
     ("value out of bounds", "train --model m --data d --objective triplet --output {d}/r --lr -1", 2, r"lr = -1.0: .*greater than 0"),
-    ("objective that is not there", "train --objective cosent", 2, r"'cosent' is not one of classification, regression, triplet"),
+    ("objective that is not there", "train --objective cosin", 2, r"'cosin' is not one of classification, regression, triplet, infonce"),
     ("demo in another language", "demo --language de -o {d}/demo", 2, r"'de' is not one of en, zh"),
     ("demo over other things", "demo -o {d}", 2, r"holds something that is not a demo"),
     # outputs
