@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -83,13 +84,17 @@ class World:
         self.sum_(found)
 
     def from_first(self, value: Any) -> Any:
-        """What rank 0 has, on every rank (JSON-like values)."""
+        """What rank 0 has, on every rank. JSON values only: torch's own broadcast of objects would pickle them."""
         if self.size == 1:
             return value
-        box = [value]
+        place = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+        payload = bytearray(json.dumps(value).encode()) if self.first else bytearray()
+        length = torch.tensor([len(payload)], device=place)
         with self._together():
-            dist.broadcast_object_list(box, src=0)
-        return box[0]
+            dist.broadcast(length, src=0)
+            text = torch.frombuffer(payload, dtype=torch.uint8).to(place) if self.first else torch.empty(int(length), dtype=torch.uint8, device=place)
+            dist.broadcast(text, src=0)
+        return json.loads(bytes(text.tolist()))
 
     def barrier(self) -> None:
         if self.size > 1:
