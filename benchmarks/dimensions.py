@@ -1,6 +1,6 @@
 """Quality of the first d dimensions: a Matryoshka model beside plain truncation of one that was not trained for it.
 
-    .venv/bin/python benchmarks/dimensions.py --test ../shared/data/sts/en/stsb.test.csv minilm runs/matryoshka/best
+.venv/bin/python benchmarks/dimensions.py --test ../shared/data/sts/en/stsb.test.csv minilm runs/matryoshka/best
 """
 
 from __future__ import annotations

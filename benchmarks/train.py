@@ -1,7 +1,7 @@
 """Training: pairs a second, peak memory and dev Spearman on STS-B, against the sentence-transformers trainer with the same loss, batch and schedule.
 
     .venv/bin/python benchmarks/train.py --data ../shared/data/sts/en/stsb.train.csv.gz --dev ../shared/data/sts/en/stsb.dev.csv [--steps 60]
-    .venv/bin/python benchmarks/train.py --data ... --precision bf16        both in bf16; the peer in float32 is measured as well
+    .venv/bin/python benchmarks/train.py --data ... --precision both        float32 and bf16, turn by turn
     .venv/bin/python benchmarks/train.py --data ... --loss infonce --batch 256 --steps 3 --gradient-cache on      peak memory
 
 Each side runs in a process of its own, turn by turn, `--rounds` times; the better run counts. Without --data the sample FAQ is used.
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10, help="steps before the clock starts")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--loss", choices=list(OBJECTIVES), default="cosine")
-    parser.add_argument("--precision", choices=["float32", "bf16"], default="float32")
+    parser.add_argument("--precision", choices=["float32", "bf16", "both"], default="float32")
     parser.add_argument("--gradient-cache", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--rounds", type=int, default=2)
@@ -139,9 +139,8 @@ def main() -> None:
 
             options.data = str(write_sample(folder).train)
         print(f"{machine()}; {versions('twinvec', 'sentence-transformers', 'torch', 'transformers')}")
-        sides = [("peer", options.precision), ("ours", options.precision)]
-        if options.precision == "bf16":
-            sides.append(("peer", "float32"))
+        precisions = ["float32", "bf16"] if options.precision == "both" else [options.precision]
+        sides = [(side, precision) for precision in precisions for side in ("peer", "ours")]
         found: dict[str, list[dict]] = {f"{side} {precision}": [] for side, precision in sides}
         given = [part for key in ("data", "dev", "steps", "warm", "batch", "loss", "gradient_cache", "max_tokens")
                  if getattr(options, key) is not None for part in (f"--{key.replace('_', '-')}", str(getattr(options, key)))]  # fmt: skip
@@ -149,9 +148,10 @@ def main() -> None:
             for side, precision in sides:
                 found[f"{side} {precision}"].append(in_child(__file__, *given, "--side", side, "--precision", precision))
     best = {side: max(runs, key=lambda run: run["pairs_per_second"]) for side, runs in found.items()}
-    mine = best[f"ours {options.precision}"]
-    ratios = {side: round(mine["pairs_per_second"] / run["pairs_per_second"], 2) for side, run in best.items() if side.startswith("peer")}
-    memory = {side: round(run["peak_rss_mb"] / mine["peak_rss_mb"], 2) for side, run in best.items() if side.startswith("peer")}
+    ratios, memory = {}, {}
+    for mine, theirs in ((a, b) for a in best if a.startswith("ours") for b in best if b.startswith("peer")):
+        ratios[f"{mine} / {theirs}"] = round(best[mine]["pairs_per_second"] / best[theirs]["pairs_per_second"], 2)
+        memory[f"{theirs} / {mine}"] = round(best[theirs]["peak_rss_mb"] / best[mine]["peak_rss_mb"], 2)
     print(json.dumps({**best, "speed_ratio": ratios, "memory_ratio": memory, "command": " ".join(given)}, indent=2))
 
 

@@ -120,8 +120,9 @@ def test_a_lost_process_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: Any, **__: Any) -> None:
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
 
-    for name in ("all_reduce", "broadcast_object_list", "barrier"):
+    for name in ("all_reduce", "broadcast", "barrier"):
         monkeypatch.setattr(f"torch.distributed.{name}", closed)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
     lonely = World(1, 2)
     for call in (lambda: lonely.sum_([torch.ones(1)]), lambda: lonely.from_first(1), lonely.barrier, lambda: lonely.same([torch.ones(1)])):
         with pytest.raises(TrainingError, match="process 1: another process of this run has ended"):
