@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import in_child, machine, versions
 
-OBJECTIVES = {"cosine": {"objective": "regression", "mapping": "unit"}, "infonce": {"objective": "infonce", "kind": "pairs"}}
+OBJECTIVES = {"cosine": {"objective": "regression", "mapping": "unit"}, "infonce": {"objective": "infonce"}}
 
 
 def recipe_of(options: Namespace, folder: str):
@@ -27,7 +27,6 @@ def recipe_of(options: Namespace, folder: str):
     return tv.Recipe.of(
         model="minilm", data=options.data, output=folder, batch_size=options.batch, lr=2e-5, max_steps=options.steps + options.warm,
         precision=options.precision, gradient_cache=options.gradient_cache, max_tokens=options.max_tokens, **OBJECTIVES[options.loss],
-        **({"columns": "sentence1=sentence1,sentence2=sentence2"} if options.loss == "infonce" else {}),
     )  # fmt: skip
 
 
@@ -42,7 +41,10 @@ def ours(options: Namespace) -> None:
         recipe = recipe_of(options, folder)
         encoder = tv.Encoder.load("minilm", max_tokens=options.max_tokens)
         (source,) = recipe.sources()
-        data = as_wanted(source, tv.read_data(source.data, kind=source.kind, columns=source.columns))
+        data = tv.read_data(source.data)
+        if options.loss == "infonce":  # every pair counts as one that belongs together, as on the other side: this measures cost, not quality
+            data = tv.Dataset(kind="pairs", columns=data.columns, path=data.path)
+        data = as_wanted(source, data)
         run = Run(recipe, encoder, [make_task(source, data, encoder, Path(folder), normalize=False)], Path(folder), None, "loss", show=False)
         groups = (group for group in run._groups(0, 0) if all(len(rows) == options.batch for _, rows in group[3]))
         ahead = Prefetcher(groups, run._prepare)
