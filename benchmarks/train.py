@@ -32,6 +32,7 @@ def recipe_of(options: Namespace, folder: str):
 
 def ours(options: Namespace) -> None:
     import twinvec as tv
+    from twinvec.data.dataset import Dataset
     from twinvec.training.fit import as_wanted
     from twinvec.training.loop import Run
     from twinvec.training.prefetch import Prefetcher
@@ -43,7 +44,7 @@ def ours(options: Namespace) -> None:
         (source,) = recipe.sources()
         data = tv.read_data(source.data)
         if options.loss == "infonce":  # every pair counts as one that belongs together, as on the other side: this measures cost, not quality
-            data = tv.Dataset(kind="pairs", columns=data.columns, path=data.path)
+            data = Dataset(kind="pairs", columns=data.columns, path=data.path)
         data = as_wanted(source, data)
         run = Run(recipe, encoder, [make_task(source, data, encoder, Path(folder), normalize=False)], Path(folder), None, "loss", show=False)
         groups = (group for group in run._groups(0, 0) if all(len(rows) == options.batch for _, rows in group[3]))

@@ -53,4 +53,3 @@ def test_example_recipe_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
     encoder = tv.Encoder.load(result["best"])
     assert np.isfinite(encoder.encode(["a man plays a guitar", "花呗怎么还款"], prompt="")).all()
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
-
