@@ -31,7 +31,7 @@ def shortened(settings: dict[str, Any]) -> dict[str, Any]:
         if name in short:
             short[name] = [shortened(item) for item in short[name]]
     if "data" in short or "source" in short or "stage" in short:
-        short |= {"limit": 48}
+        short |= {"limit": 1500}  # enough to hold NLI triplets and several classes
     if "data" in short and short["data"].startswith("runs/"):
         short["data"] = "../shared/data/nli/en/cad-snli.dev.csv"  # what an earlier command would have made
     return short
