@@ -103,7 +103,7 @@ def make_run(
     if objective == "distillation":
         base["teacher"] = str(model)
     recipe = Recipe.of(**{**base, **measured, **settings})
-    encoder = load_base(recipe, folder, world or World(), lambda _: None)
+    encoder = load_base(recipe, lambda _: None)
     torch.manual_seed(recipe.seed)
     adapt(encoder, recipe)
     tasks = []

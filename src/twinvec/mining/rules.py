@@ -14,7 +14,6 @@ from twinvec.errors import UsageError, choose
 SAMPLES = ("top", "random")
 INCOMPLETE = ("drop", "repeat")
 FILTERS = ("margin", "relative_margin", "max_score", "min_score")
-RELATIVE_MARGIN = 0.95
 
 Floats = npt.NDArray[np.float64]
 

@@ -23,6 +23,7 @@ from twinvec.training.recipe import Recipe
 
 
 def prepare_folder(folder: Path, recipe: Recipe) -> None:
+    """Refuse a place that holds something else; with `overwrite` remove an earlier run there, its stages included."""
     if folder.is_file():
         raise UsageError(f"output = {str(folder)!r} is a file; wanted a folder for the run")
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -32,11 +33,14 @@ def prepare_folder(folder: Path, recipe: Recipe) -> None:
     if recipe.resume:
         return
     if not recipe.overwrite:
-        hint = "go on with it (resume = true, --resume)" if list_checkpoints(folder) else "it has no checkpoint to go on from"
+        goes_on = bool(recipe.stage) or bool(list_checkpoints(folder))  # stages begin again where there is no checkpoint
+        hint = "go on with it (resume = true, --resume)" if goes_on else "it has no checkpoint to go on from"
         raise UsageError(
             f"output = {str(folder)!r} holds an earlier run: {hint}, replace it (overwrite = true, --overwrite), or choose another output"
         )
-    for place in [*(folder / name for name in ("best", "checkpoints", "tensorboard", "adapter")), *stages_in(folder)]:
+    own = (folder / name for name in ("best", "checkpoints", "tensorboard", "adapter"))
+    coming = (Path(stage.output) for stage in recipe.stages()) if recipe.stage else ()
+    for place in [*own, *stages_in(folder), *coming]:
         shutil.rmtree(place, ignore_errors=True)
     for name in ("run.json", "log.jsonl", "report.html"):
         (folder / name).unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from twinvec.errors import TrainingError, UsageError
 from twinvec.evaluation.page import Page
 from twinvec.files import atomic_folder, write_json
 from twinvec.progress import note
-from twinvec.runs.folder import stages_in
+from twinvec.runs.folder import prepare_folder
 from twinvec.runs.report import WORDS, add_tests
 from twinvec.training.distributed import World
 from twinvec.training.recipe import Recipe
@@ -28,10 +28,11 @@ def train_stages(recipe: Recipe, everyone: World, *, progress: bool, language: s
     stages = recipe.stages()
     if recipe.dry_run:
         return _dry(stages, everyone, progress, language)
+    record = {"format": 1, "recipe": recipe.model_dump(mode="json"), "stages": [stage.output for stage in stages]}
     if everyone.first:
-        _prepare(folder, recipe, stages)
+        prepare_folder(folder, recipe)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "run.json", {"format": 1, "recipe": recipe.model_dump(mode="json"), "stages": [stage.output for stage in stages]})
+        write_json(folder / "run.json", record)
     everyone.barrier()
     results: list[dict[str, Any]] = []
     for number, stage in enumerate(stages, 1):
@@ -57,10 +58,7 @@ def train_stages(recipe: Recipe, everyone: World, *, progress: bool, language: s
             "notes": notes,
             "seconds": round(time.monotonic() - start, 1),
         }
-        write_json(
-            folder / "run.json",
-            {"format": 1, "recipe": recipe.model_dump(mode="json"), "stages": [stage.output for stage in stages], "result": result},
-        )
+        write_json(folder / "run.json", {**record, "result": result})
         _report(folder, recipe, stages, result, language)
     found: dict[str, Any] = everyone.from_first(result)
     return found
@@ -84,26 +82,6 @@ def _dry(stages: list[Recipe], everyone: World, progress: bool, language: str) -
     total = sum(item["seconds"] for item in found)
     lines = [f"stage {item['name']}: {line}" for item in found for line in item["lines"]]
     return {"dry_run": True, "stages": found, "seconds": total, "notes": [], "lines": lines, "output": str(Path(stages[0].output).parent)}
-
-
-def _prepare(folder: Path, recipe: Recipe, stages: list[Recipe]) -> None:
-    if folder.is_file():
-        raise UsageError(f"output = {str(folder)!r} is a file; wanted a folder for the run")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not (folder / "run.json").is_file():
-        raise UsageError(f"output = {str(folder)!r} is a folder with other things in it; choose a new one")
-    if recipe.resume:
-        return
-    if not recipe.overwrite:
-        raise UsageError(
-            f"output = {str(folder)!r} holds an earlier run: go on with it (resume = true, --resume), replace it (overwrite = true, --overwrite), "
-            "or choose another output"
-        )
-    for place in [*stages_in(folder), *(Path(stage.output) for stage in stages), *(folder / name for name in ("best", "checkpoints", "adapter"))]:
-        shutil.rmtree(place, ignore_errors=True)
-    for name in ("run.json", "report.html", "log.jsonl"):
-        (folder / name).unlink(missing_ok=True)
 
 
 def _finished(stage: Recipe, earlier: list[Recipe]) -> dict[str, Any] | None:

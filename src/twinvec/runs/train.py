@@ -29,7 +29,7 @@ from twinvec.training.fit import as_wanted
 from twinvec.training.loop import Evaluate, Run
 from twinvec.training.recipe import Recipe
 from twinvec.training.source import Source
-from twinvec.training.tasks import make_task, prompt_name, share_heads
+from twinvec.training.tasks import Task, make_task, prompt_name, share_heads
 
 AUTO_METRIC = {
     "scores": "spearman_cosine",
@@ -71,7 +71,7 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
     if everyone.first and not recipe.dry_run:
         prepare_folder(folder, recipe)
     everyone.barrier()
-    encoder = load_base(recipe, folder, everyone, say)
+    encoder = load_base(recipe, say)
     inputs = read_inputs(recipe, encoder, say)
     metric = _metric(recipe, inputs.dev)
     inputs.notes += forethoughts(recipe, inputs)
@@ -90,15 +90,7 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         write_json(folder / "run.json", record)
     torch.manual_seed(recipe.seed)
     adapt(encoder, recipe)
-    device = str(encoder.net.device)
-    tasks = []
-    for source, data in inputs.sources:
-        if everyone.first:  # teachers encode once; the others read what rank 0 has written
-            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, show=progress, dry=recipe.dry_run))
-        everyone.barrier()
-        if not everyone.first:
-            tasks.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, dry=recipe.dry_run))
-    share_heads(tasks)
+    tasks = _tasks(recipe, encoder, inputs, folder, everyone, progress)
     run = Run(recipe, encoder, tasks, folder, None, metric, world=everyone, show=progress)
     if recipe.dry_run:
         measured: dict[str, Any] = everyone.from_first(dry_run(run))
@@ -136,10 +128,24 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
     return found
 
 
-def load_base(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str], None]) -> Encoder:
+def _tasks(recipe: Recipe, encoder: Encoder, inputs: Inputs, folder: Path, everyone: World, show: bool) -> list[Task]:
+    """One task a source. Rank 0 makes each first: a teacher encodes once, and the others read what rank 0 has written."""
+    device = str(encoder.net.device)
+    made = []
+    for source, data in inputs.sources:
+        if not everyone.first:
+            everyone.barrier()
+        made.append(make_task(source, data, encoder, folder, normalize=recipe.normalize, device=device, show=show, dry=recipe.dry_run))
+        if everyone.first:
+            everyone.barrier()
+    share_heads(made)
+    return made
+
+
+def load_base(recipe: Recipe, say: Callable[[str], None]) -> Encoder:
     """The model that the stage starts from, with the recipe's prompts."""
     if recipe.model == "new":
-        encoder = _new_model(recipe, folder, everyone, say)
+        encoder = _new_model(recipe, say)
     else:
         encoder = Encoder.load(recipe.model, device=recipe.device, pooling=recipe.pooling, max_tokens=recipe.max_tokens)
     if recipe.prompts:
@@ -151,7 +157,7 @@ def load_base(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str]
     return encoder
 
 
-def _new_model(recipe: Recipe, folder: Path, everyone: World, say: Callable[[str], None]) -> Encoder:
+def _new_model(recipe: Recipe, say: Callable[[str], None]) -> Encoder:
     """A model from nothing: its vocabulary is made from new_model.texts, or else from the training files."""
     from twinvec.model.fresh import describe, fresh_encoder
 

@@ -181,10 +181,11 @@ class Run:
         """Would the graph of a batch take more memory than there is? Then vectors are computed twice instead."""
         self.net.train()
         needed = 0.0
+        batches = self.order.batches(0)
         for number, task in enumerate(self.tasks):
             if task.of_tokens:
                 continue
-            rows = next((rows for source, rows in self.order.batches(0) if source == number), None)
+            rows = next((rows for source, rows in batches if source == number), None)
             batch = task.prepare(rows) if rows else None  # type: ignore[call-arg]
             if batch is None or len(self.stepper.micros(batch)) <= self.world.size:
                 continue  # one micro-batch a process: nothing to gain

@@ -56,14 +56,19 @@ class Stepper:
         self.net, self.world, self.seed, self.bf16, self.cache = net, world, seed, bf16, cache
         self.micro_tokens = micro_tokens or MICRO_TOKENS
 
+    def _budget(self, batch: Batch) -> int:
+        """Tokens of a micro-batch; with several processes less where it takes that for each to have work."""
+        if self.world.size == 1:
+            return self.micro_tokens
+        tokens = sum(map(len, batch.tokens))
+        return max(1, min(self.micro_tokens, math.ceil(tokens / self.world.size)))
+
     # ---- vector tasks
 
     def micros(self, batch: Batch) -> list[list[int]]:
         """Numbers of token rows that travel together: within the token budget, of one prompt length, and at least one a process."""
         lengths = [len(row) for row in batch.tokens]
-        budget = self.micro_tokens
-        if self.world.size > 1:
-            budget = max(1, min(budget, math.ceil(sum(lengths) / self.world.size)))
+        budget = self._budget(batch)
         made: list[list[int]] = []
         for skip in sorted(set(batch.skips)):
             members = [i for i, other in enumerate(batch.skips) if other == skip]
@@ -82,8 +87,8 @@ class Stepper:
     def vector_step(self, task: Any, batch: Batch, step: int, part: int, scale: float) -> float:
         """Backward of one batch of a vector task, its gradient times `scale`; returns the loss."""
         micros = self.micros(batch)
-        mine = [number for number in range(len(micros)) if number % self.world.size == self.world.rank]
-        seeds = [seed_of(self.seed, step, part, number) for number in range(len(micros))]
+        mine = range(self.world.rank, len(micros), self.world.size)
+        seeds = {number: seed_of(self.seed, step, part, number) for number in mine}
         whole = torch.zeros(len(batch.tokens), self.net.dimensions, device=self.net.device)
         graphs: list[Tensor] = []
         for number in mine:
@@ -127,11 +132,7 @@ class Stepper:
     def token_step(self, task: Any, batch: Batch, step: int, part: int, scale: float) -> float:
         """As vector_step, for a task whose loss is a sum over micro-batches anyway."""
         total = torch.zeros((), dtype=torch.float64, device=self.net.device)
-        budget = self.micro_tokens
-        if self.world.size > 1:
-            tokens = sum(len(row) for row in batch.tokens)
-            budget = max(1, min(budget, math.ceil(tokens / self.world.size)))
-        for number, micro in enumerate(task.micros(batch.prepared, budget)):
+        for number, micro in enumerate(task.micros(batch.prepared, self._budget(batch))):
             if number % self.world.size != self.world.rank:
                 continue
             torch.manual_seed(seed_of(self.seed, step, part, number))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from twinvec.data.dataset import Dataset
+from twinvec.data.pairs import text_ids
 from twinvec.errors import TrainingError, UsageError
 from twinvec.model.encoder import Encoder
 from twinvec.model.tokens import Prompt
@@ -25,7 +26,6 @@ from twinvec.objectives.ranking import angle_total, cosent_loss
 from twinvec.objectives.regression import regression_loss
 from twinvec.objectives.rows import cosine
 from twinvec.objectives.triplet import triplet_loss
-from twinvec.text import same_text_key
 from twinvec.training.fit import LABELLED, settings_of
 from twinvec.training.source import FIRST, Source, side_name
 from twinvec.training.step import Batch
@@ -87,7 +87,7 @@ class VectorTask:
         self.score_range = data.score_range or (0.0, 1.0)
         self.heads: nn.Module | None = self._heads()
         self.labels = self._labels(data)
-        self.keys = self._keys(data) if self.objective in ("infonce", "simcse") else None
+        self.keys = self._keys(data)
         self._frozen(folder, device, show, dry)
 
     # ---- made once
@@ -126,10 +126,10 @@ class VectorTask:
 
     def _keys(self, data: Dataset) -> Tensor | None:
         """(columns, n) int64: equal texts have equal numbers. None when nothing is to be masked."""
-        if not self.source.mask_same:
+        if self.objective not in ("infonce", "simcse") or not self.source.mask_same:
             return None
-        place: dict[str, int] = {}
-        return torch.tensor([[place.setdefault(same_text_key(text), len(place)) for text in column] for column in self.texts])
+        ids = list(text_ids(data).values()) * (2 if self.twice else 1)
+        return torch.from_numpy(np.stack(ids))
 
     def _frozen(self, folder: Path, device: str | None, show: bool, dry: bool = False) -> None:
         self.teacher: FrozenVectors | None = None
@@ -163,7 +163,7 @@ class VectorTask:
                 f"metric = 'loss' needs one scale; give score_range, e.g. '{min(low, *data.labels):g},{max(high, *data.labels):g}'"
             )
         other.labels = self._labels(data)
-        other.keys = other._keys(data) if self.objective in ("infonce", "simcse") else None
+        other.keys = self._keys(data)
         if self.teacher is not None:
             other._frozen(self.teacher.folder.parent, str(self.encoder.net.device), False)
         return other
@@ -238,7 +238,7 @@ class VectorTask:
         keys = None
         if self.keys is not None:
             found = self.keys[:, numbers].to(device)
-            groups = getattr(self.data, "groups", None)
+            groups = self.data.groups
             keys = Keys(
                 anchors=found[0], positives=found[1], negatives=found[2:].T if len(columns) > 2 else None,
                 groups=torch.tensor([groups[row] for row in numbers], device=device) if groups else None,
@@ -320,10 +320,6 @@ class TokenTask:
 
 
 Task = VectorTask | TokenTask
-
-
-def rows_of(task: Task) -> int:
-    return len(task.texts[0])
 
 
 def make_task(
