@@ -20,8 +20,9 @@ ALLOWED: dict[str, set[str]] = {
     "mining": {"data", "model", "index"},
     "search": {"model", "index"},
     "evaluation": {"data", "model", "index"},
+    "scale": {"data", "model", "index"},
     "runs": {"data", "model", "objectives", "index", "training", "search", "evaluation"},
-    "cli": {"data", "model", "objectives", "index", "training", "mining", "search", "evaluation", "runs"},
+    "cli": {"data", "model", "objectives", "index", "training", "mining", "search", "evaluation", "scale", "runs"},
 }
 NO_TORCH = {"base", "data"}
 

@@ -23,6 +23,7 @@ ROOMS = {
     "model": "Model folders and names",
     "mining": "Mining and cross-encoders",
     "index": "Collections and vectors",
+    "search": "Searching",
     "cli": "The command line",
 }
 

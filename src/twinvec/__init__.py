@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from twinvec.model.encoder import Encoder
     from twinvec.records import Document, EncodeReport, Encoding, Hit
     from twinvec.runs.train import train
+    from twinvec.scale.bulk import encode_files
+    from twinvec.scale.processes import Pool
+    from twinvec.scale.read import read_vectors
     from twinvec.search.searcher import Searcher
     from twinvec.training.recipe import Recipe
 
@@ -25,11 +28,14 @@ _HOMES = {
     "Encoder": "twinvec.model.encoder",
     "Encoding": "twinvec.records",
     "Hit": "twinvec.records",
+    "Pool": "twinvec.scale.processes",
     "Recipe": "twinvec.training.recipe",
     "Searcher": "twinvec.search.searcher",
     "check_data": "twinvec.data.check",
+    "encode_files": "twinvec.scale.bulk",
     "evaluate": "twinvec.evaluation.evaluate",
     "read_data": "twinvec.data.dataset",
+    "read_vectors": "twinvec.scale.read",
     "train": "twinvec.runs.train",
 }
 
@@ -40,12 +46,15 @@ __all__ = [
     "Encoder",
     "Encoding",
     "Hit",
+    "Pool",
     "Recipe",
     "Searcher",
     "__version__",
     "check_data",
+    "encode_files",
     "evaluate",
     "read_data",
+    "read_vectors",
     "train",
 ]
 

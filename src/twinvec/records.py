@@ -21,16 +21,39 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """The part of a long document that a hit was found by: `text` is document.text[start:stop], `part` its number from 0."""
+
+    text: str
+    start: int
+    stop: int
+    part: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "start": self.start, "stop": self.stop, "part": self.part}
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
-    """One search result; `score` is the cosine (or inner product), larger is nearer."""
+    """One search result; larger scores are nearer. `passage`: the best one of a document that was cut.
+
+    `score` is the cosine (or inner product) of a dense search, else what the mode of search says. `parts`: what it is made of, where that was asked.
+    """
 
     id: str
     score: float
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    passage: Passage | None = None
+    parts: dict[str, float | int | None] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, "score": self.score, "text": self.text, "metadata": self.metadata}
+        found = {"id": self.id, "score": self.score, "text": self.text, "metadata": self.metadata}
+        if self.passage is not None:
+            found["passage"] = self.passage.to_dict()
+        if self.parts is not None:
+            found["parts"] = self.parts
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +105,12 @@ class EncodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Vectors float32 (n, D) with their report."""
+    """Vectors float32 (n, D) with their report.
+
+    `counts`: int64 (n, 5), for each row the tokens that went through the model, the tokens before cutting, unknown tokens, content tokens, and
+    pieces; what the report sums up.
+    """
 
     vectors: Vectors
     report: EncodeReport
+    counts: npt.NDArray[np.int64] | None = None

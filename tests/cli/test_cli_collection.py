@@ -120,3 +120,77 @@ def test_an_empty_collection_says_so(run: Any, saved_model: Path, tmp_path: Path
     found = run("search", tmp_path / "c", "the cat", "--json")
     assert found.json["hits"] == []
     assert any("holds no document" in note for note in found.json["notes"])
+
+
+def test_deleting_by_filter_and_by_a_file_of_ids(run: Any, collection: Path, tmp_path: Path) -> None:
+    found = run("index", collection, "--delete", "--where", "topic = 'pay'", "--json")
+    assert (found.code, found.json["deleted"], found.json["total"]) == (0, 2, 2)
+    (tmp_path / "ids.txt").write_text("order-1\n\nnobody\n")
+    found = run("index", collection, "--delete-ids", tmp_path / "ids.txt")
+    assert found.out.startswith(f"{collection}: 1 of 2 ids documents deleted")
+    assert run("index", collection, "--delete-ids", "-", "--json", input=b"empty-1\n").json["total"] == 0
+
+
+def test_compacting_and_inspecting(run: Any, collection: Path, tmp_path: Path) -> None:
+    assert run("index", collection, "--delete", "--where", "topic = 'pay'").code == 0
+    seen = run("inspect", collection)
+    assert "advice: 67% dead rows (replaced or deleted): twinvec index" in seen.out
+    assert "2 replaced or deleted rows in them (67%)" in seen.out
+    found = run("index", collection, "--compact", "--index-field", "topic", "--json")
+    assert (found.json["compacted"]["dropped"], found.json["fields"]) == (2, ["topic"])
+    seen = run("inspect", collection, "--verify", "--json").json
+    assert (seen["tombstones"], seen["dead_share"], seen["fields"], seen["advice"]) == (0, 0.0, ["topic"], [])
+    assert seen["verified"]["vectors"] == 1
+    shown = run("index", collection, "--compact")
+    assert "0 dead rows dropped, 1 -> 1 segments" in shown.out
+
+
+def test_passages_of_long_documents(run: Any, saved_model: Path, tmp_path: Path) -> None:
+    text = "the cat sat on the mat. the dog looked at the cat. " * 5
+    (tmp_path / "long.jsonl").write_text(json.dumps({"id": "long", "text": text}) + "\n" + json.dumps({"id": "short", "text": "the cat"}) + "\n")
+    options = ("--on-long", "passages", "--passage-tokens", 14, "--passage-overlap", 0)
+    found = run("index", tmp_path / "c", tmp_path / "long.jsonl", "--model", saved_model, *options, "--json")
+    assert found.code == 0, found.err
+    assert found.json["passages"] > found.json["total"] == 2
+    hits = run("search", tmp_path / "c", "the dog looked", "-k", 5, "--json").json["hits"]
+    assert sorted(hit["id"] for hit in hits) == ["long", "short"]
+    long = next(hit for hit in hits if hit["id"] == "long")
+    assert long["passage"]["text"] == long["text"][long["passage"]["start"] : long["passage"]["stop"]]
+    again = run("index", tmp_path / "c", tmp_path / "long.jsonl", "--json")
+    assert again.json["unchanged"] == 2
+    assert "in " in run("inspect", tmp_path / "c").out.splitlines()[0]
+
+
+def test_moving_to_another_model(run: Any, collection: Path, saved_model: Path, other_model: Path) -> None:
+    refused = run("index", collection, "-", "--model", other_model, input=b"text\n")
+    assert "--reindex --model" in refused.err
+    found = run("index", collection, "--reindex", "--model", other_model, "--json")
+    assert found.code == 0, found.err
+    assert (found.json["reindexed"]["encoded"], found.json["model"]) == (3, str(other_model))
+    hits = run("search", collection, "the refund", "-k", 1, "--json")
+    assert hits.code == 0, hits.err
+    assert hits.json["hits"][0]["id"] == "order-1"
+    assert run("search", collection, "the refund", "--model", saved_model).code == 1
+
+
+@pytest.mark.parametrize("store", ["float16", "int8", "binary"])
+def test_number_types(run: Any, saved_model: Path, files: Path, store: str) -> None:
+    found = run("index", files / "c", files / "answers.csv", "--model", saved_model, "--store", store)
+    assert found.code == 0, found.err
+    assert run("inspect", files / "c", "--json").json["store"] == store
+    assert run("search", files / "c", "the refund", "-k", 1, "--json").json["hits"][0]["id"] == "order-1"
+    assert run("index", files / "c", files / "answers.csv", "--store", "float16" if store != "float16" else "int8").code == 2
+
+
+def test_an_index_is_built_when_it_is_asked_for(run: Any, saved_model: Path, tmp_path: Path) -> None:
+    words = ["cat", "dog", "mat", "refund", "sat", "looked", "the", "where", "is", "my"]
+    lines = [f"{words[i % 10]} {words[i // 10 % 10]} {words[i // 100 % 10]} {words[i * 7 % 9]}" for i in range(1200)]
+    (tmp_path / "many.txt").write_text("\n".join(lines) + "\n")
+    found = run("index", tmp_path / "c", tmp_path / "many.txt", "--model", saved_model, "--kind", "ivf", "--recall", "0.9", "--json")
+    assert found.code == 0, found.err
+    assert (found.json["optimized"]["kind"], found.json["optimized"]["rows"], found.json["kind"]) == ("ivf", 1200, "ivf")
+    seen = run("inspect", tmp_path / "c").out
+    assert "index ivf" in seen
+    assert "1,200 rows" in seen
+    found = run("index", tmp_path / "c", "--optimize", "--kind", "exact", "--memory", "1GB", "--json")
+    assert (found.code, found.json["kind"]) == (0, "exact")

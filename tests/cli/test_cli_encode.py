@@ -13,9 +13,12 @@ import numpy as np
 import polars
 import pytest
 
+from twinvec import read_vectors
 from twinvec.model.encoder import Encoder
+from twinvec.scale import bulk
 
 KEYS = {"rows", "dimensions", "tokens", "truncated", "empty", "unknown_rate", "engine", "precision", "seconds"}
+KEYS |= {"cache_hits", "shards", "resumed_rows", "processes", "store", "output", "bytes", "model", "fingerprint"}
 
 
 def test_npy_holds_what_encode_gives_in_the_files_order(run: Any, saved_model: Path, files: Path) -> None:
@@ -77,13 +80,14 @@ def test_blocks_give_the_same_file(suffix: str, run: Any, saved_model: Path, tmp
     texts = [f"the cat {i % 7} sat" if i % 5 else "" for i in range(23)]
     (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in texts))
     whole = run("encode", saved_model, tmp_path / "t.txt", "-o", tmp_path / f"whole{suffix}", "--json", "-q")
-    monkeypatch.setattr("twinvec.cli.encode.BLOCK_ROWS", 4)
-    monkeypatch.setattr("twinvec.cli.encode.BLOCK_BYTES", 0)
+    monkeypatch.setattr("twinvec.scale.bulk.encode_files.__kwdefaults__", {**bulk.encode_files.__kwdefaults__, "shard_rows": 4})
     cut = run("encode", saved_model, tmp_path / "t.txt", "-o", tmp_path / f"cut{suffix}", "--json", "-q")
     assert whole.code == cut.code == 0
     for key in ("rows", "tokens", "empty", "empty_rows", "truncated", "longest"):
         assert cut.json[key] == whole.json[key], key
-    assert cut.json["unknown_rate"] == pytest.approx(whole.json["unknown_rate"], abs=0.02)
+    assert cut.json["unknown_rate"] == pytest.approx(whole.json["unknown_rate"])
+    assert (whole.json["shards"], cut.json["shards"]) == (1, 6)
+    assert sorted(os.listdir(tmp_path)) == sorted(["t.txt", f"whole{suffix}", f"cut{suffix}"])
     if suffix == ".npy":
         np.testing.assert_allclose(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy"), atol=1e-6)
     else:
@@ -101,6 +105,32 @@ def test_long_texts_are_cut_counted_split_or_refused(run: Any, saved_model: Path
     split = run("encode", saved_model, tmp_path / "t.txt", "-o", tmp_path / "b.npy", "--on-long", "split", "--json")
     assert (split.json["truncated"], split.json["split"]) == (0, 1)
     assert not np.allclose(np.load(tmp_path / "a.npy")[1], np.load(tmp_path / "b.npy")[1])
+
+
+def test_many_files_small_numbers_short_vectors(run: Any, saved_model: Path, files: Path) -> None:
+    out = files / "out.parquet"
+    found = run("encode", saved_model, files / "lines.txt", files / "answers.csv", "-o", out, "--store", "int8", "--dimensions", "16", "--json")
+    assert found.code == 0, found.err
+    assert (found.json["rows"], found.json["dimensions"], found.json["store"], found.json["cache_hits"]) == (8, 16, "int8", 2)
+    assert "does not say that it was trained to be cut" in found.err
+    read = read_vectors(out)
+    assert read.ids == ["lines:1", "lines:2", "lines:3", "lines:4", "pay-1", "pay-2", "order-1", "empty-1"]
+    wanted = Encoder.load(saved_model).encode(read.texts)[:, :16]
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(read.vectors, wanted, atol=0.01)
+
+
+def test_a_collection_as_output(run: Any, saved_model: Path, files: Path) -> None:
+    found = run("encode", saved_model, files / "answers.csv", "-o", f"collection:{files / 'faq'}", "--json")
+    assert found.code == 0, found.err
+    assert (found.json["rows"], found.json["prompt"], found.json["output"]) == (4, "passage: ", f"collection:{files / 'faq'}")
+    hits = run("search", files / "faq", "where is my refund", "-k", "1", "--json")
+    assert [hit["id"] for hit in hits.json["hits"]] == ["order-1"]
+
+
+def test_processes_that_do_not_pay_are_said(run: Any, saved_model: Path, files: Path) -> None:
+    found = run("encode", saved_model, files / "lines.txt", "-o", files / "out.npy", "--processes", "2")
+    assert "the input is one shard" in found.err
 
 
 def test_an_interrupt_leaves_the_old_file(run: Any, saved_model: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

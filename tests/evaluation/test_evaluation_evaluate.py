@@ -231,7 +231,7 @@ def test_repeated_partners_are_no_mistakes() -> None:
         score_parallel([[1.0], [np.nan]], [[1.0], [1.0]], ["a", "b"], ["c", "d"])
 
 
-@pytest.mark.parametrize("kind", ["texts", "labelled"])
+@pytest.mark.parametrize("kind", ["texts"])
 def test_kinds_without_a_measure_say_what_is_wanted(tmp_path: Path, kind: Any) -> None:
     path = write(tmp_path / "x.csv", "text,label\nhello,greeting\nbye,parting\n")
     with pytest.raises(DataError, match=rf"nothing to measure in a file of kind '{kind}'; needs pairs with scores"):

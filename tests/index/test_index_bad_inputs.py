@@ -118,7 +118,7 @@ CASES: list[tuple[str, Callable[[Place], Any], type[TwinvecError], str]] = [
         "create with an unknown kind",
         lambda p: Collection.create(p.root / "n", p.encoder, kind="flatt"),
         UsageError,
-        r"auto, exact, flat; did you mean 'flat'",
+        r"auto, exact, flat, ivf, ivfpq, hnsw; did you mean 'flat'",
     ),
     ("create with an unknown metric", lambda p: Collection.create(p.root / "n", p.encoder, metric="l2"), UsageError, r"choose one of cosine, dot"),
     (
@@ -150,7 +150,7 @@ CASES: list[tuple[str, Callable[[Place], Any], type[TwinvecError], str]] = [
         "open with another model",
         lambda p: p.open(FakeEncoder("other")),
         CollectionError,
-        r"made with the model fake .*this is other .*use fake, or index .*--model other",
+        r"made with the model fake .*this is other .*use fake, or move .*twinvec index .* --reindex --model other",
     ),
     (
         "open with a model that was trained since",
@@ -162,9 +162,9 @@ CASES: list[tuple[str, Callable[[Place], Any], type[TwinvecError], str]] = [
     ("open with no encoder at all", lambda p: p.open(object()), CollectionError, r"got object, which has no fingerprint"),
     (
         "a newer format",
-        lambda p: (p.sql("PRAGMA user_version = 2"), p.open()),
+        lambda p: (p.sql("PRAGMA user_version = 3"), p.open()),
         CollectionError,
-        r"newer twinvec \(collection format 2, .* up to 1\): upgrade",
+        r"newer twinvec \(collection format 3, .* up to 2\): upgrade",
     ),
     (
         "another program's database",
@@ -255,6 +255,45 @@ CASES: list[tuple[str, Callable[[Place], Any], type[TwinvecError], str]] = [
         r"'n' is both a key of the doc",
     ),
     ("a batch of nothing", lambda p: p.add(NEW, batch=0), UsageError, r"batch = 0: wanted a number of documents"),
+    ("update what is not there", lambda p: p.open().update("z", "x"), DocumentError, r"update: no document has the id 'z'; add it with"),
+    ("update with a number", lambda p: p.open().update("a", 5), DocumentError, r"\(id 'a'\): its text is 5 \(int\)"),  # type: ignore[arg-type]
+    ("update with a list", lambda p: p.open().update("a", metadata=[1]), DocumentError, r"its metadata is a list; wanted a dict"),  # type: ignore[arg-type]
+    (
+        "update of a text without a model",
+        lambda p: Collection.open(p.path).update("a", "new"),
+        CollectionError,
+        r"opened without a model, so texts cannot be encoded",
+    ),
+    ("delete nothing in particular", lambda p: p.open().delete(), UsageError, r"delete: give either ids or where=, the filter of what is to go"),
+    ("delete by ids and a filter", lambda p: p.open().delete(["a"], where="n = 1"), UsageError, r"delete: give either ids or where="),
+    ("delete by half a filter", lambda p: p.open().delete(where="n ="), UsageError, r"where"),
+    (
+        "an unknown way with long texts",
+        lambda p: p.add(NEW, on_long="split up"),
+        UsageError,
+        r"on_long = 'split up': choose one of truncate, error, split, passages",
+    ),
+    ("passages of no tokens", lambda p: p.add(NEW, on_long="passages", passage_tokens=0), UsageError, r"passage_tokens = 0: wanted a whole number"),
+    (
+        "more overlap than passage",
+        lambda p: p.add(NEW, on_long="passages", passage_tokens=9, passage_overlap=9),
+        UsageError,
+        r"passage_overlap = 9: must be smaller than passage_tokens = 9",
+    ),
+    ("overlap without passages", lambda p: p.add(NEW, passage_overlap=9), UsageError, r"passage_overlap: they need on_long = 'passages'"),
+    (
+        "passages of given vectors",
+        lambda p: p.add(NEW, rows(), on_long="passages"),
+        UsageError,
+        r"on_long = 'passages': given vectors belong to whole documents",
+    ),
+    ("an index on no field", lambda p: p.open().index_field(" "), UsageError, r"index_field: wanted the name of a metadata field, got ' '"),
+    ("an index on the id", lambda p: p.open().index_field("id"), UsageError, r"index_field: 'id' is no plain metadata field"),
+    ("reindex with a fingerprint", lambda p: p.open().reindex("abc"), CollectionError, r"give that model's encoder, got str"),  # type: ignore[arg-type]
+    ("an unknown number type", lambda p: Collection.create(p.root / "n", "f", store="int4"), UsageError, r"store = 'int4': choose one of float32"),
+    ("an index of an unknown kind", lambda p: p.open().optimize("lsh"), UsageError, r"kind = 'lsh': choose one of auto, exact, flat"),
+    ("an index for a recall of 95", lambda p: p.open().optimize("ivf", 95), UsageError, r"recall = 95: wanted a share of the true"),
+    ("an index in no memory", lambda p: p.open().optimize("ivf", 0.9, 0), UsageError, r"memory = 0: wanted a number of bytes"),
     ("delete a number", lambda p: p.open().delete([3]), CollectionError, r"delete: id 3 \(int\) is no string"),  # type: ignore[list-item]
     # vectors
     ("fewer vectors than documents", lambda p: p.add(NEW, rows()[:2]), VectorError, r"3 documents need 3 rows, got 2 \(shape \(2, 32\)\)"),
@@ -268,13 +307,22 @@ CASES: list[tuple[str, Callable[[Place], Any], type[TwinvecError], str]] = [
     ("an encoder that gives NaN", lambda p: p.open(nan_encoder()).add(NEW), VectorError, r"vectors of fake: row 0 from 0 \(id 'n1'\) holds NaN"),
     ("an encoder that loses rows", lambda p: p.open(short_encoder()).add(NEW), VectorError, r"3 texts gave 1 vectors; this encoder cannot be used"),
     # searching
+    ("half a filter", lambda p: p.search(np.ones(32), 3, where="lang = "), UsageError, r"where"),
+    ("a filter that is no text", lambda p: p.search(np.ones(32), 3, where=5), UsageError, r"where|filter"),
+    (
+        "queries of another model",
+        lambda p: p.search(np.ones(32), 3, fingerprint="0123456789ab"),
+        CollectionError,
+        r"made with the model fake .*move the collection to the other model: twinvec index .* --reindex",
+    ),
+    ("words that are a number", lambda p: p.open().lexical([3], 3), SearchError, r"query 1 is 3 \(int\); wanted a text"),  # type: ignore[list-item]
     ("no hits wanted", lambda p: p.search(np.ones(32), 0), SearchError, r"k = 0: wanted 1 hit or more"),
     ("half a hit wanted", lambda p: p.search(np.ones(32), 1.5), SearchError, r"k = 1.5: wanted a whole number"),
     ("a query of other dimensions", lambda p: p.search(np.ones(8)), VectorError, r"queries: wanted 32 dimensions, got 8"),
     ("a query of zeros", lambda p: p.search(np.zeros(32)), SearchError, r"row 0 from 0 is all zeros, .*was its text empty"),
     ("a query with NaN", lambda p: p.search(rows((2, 1, np.nan))), VectorError, r"queries: row 2 from 0 holds NaN"),
     ("a query that is text", lambda p: p.search("red apple"), VectorError, r"queries: wanted numbers, got an array of type <U9"),
-    ("an unknown kind of search", lambda p: p.search(np.ones(32), kind="hnsw"), UsageError, r"kind = 'hnsw': choose one of auto, exact, flat"),
+    ("an unknown kind of search", lambda p: p.search(np.ones(32), kind="lsh"), UsageError, r"kind = 'lsh': choose one of auto, exact, flat"),
 ]
 
 

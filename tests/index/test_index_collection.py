@@ -60,7 +60,7 @@ def test_it_opens_again_as_it_was(faq: Collection, encoder: FakeEncoder, tmp_pat
     with Collection.open(str(tmp_path / "faq"), encoder) as again:
         assert again.search(encoder.encode(["refund"]), 3) == before
         assert again.verify() == {
-            "documents": 3, "vectors": 3, "tombstones": 0, "segments": 1, "bytes": again.info()["vector_bytes"], "orphans": [],
+            "documents": 3, "vectors": 3, "tombstones": 0, "segments": 1, "indexes": 0, "bytes": again.info()["vector_bytes"], "orphans": [],
         }  # fmt: skip
 
 
@@ -238,7 +238,8 @@ def test_many_single_additions(tmp_path: Path) -> None:
             if i % 40 == 7:
                 assert [hit.id for hit in collection.search(vector, 1)[0]] == [f"{i:03d}"]
                 assert collection.search(vector, 9, kind="flat") == collection.search(vector, 9)
-        assert len(collection._state.blocks.blocks) == 1  # type: ignore[union-attr]
+        assert len(collection._reader.state.blocks.blocks) == 1  # type: ignore[union-attr]
+        assert collection.info()["segments"] < 20  # small ones are joined as they come
         assert [row[0].id for row in collection.search(vectors, 1)] == collection.ids()
 
 
@@ -269,7 +270,7 @@ def test_a_forked_child_opens_its_own_connection(faq: Collection, encoder: FakeE
     assert found(faq, "refund", 1) == ["b"]
     child = os.fork()
     if child == 0:
-        os._exit(0 if faq.ids() == ["a", "b", "c"] and faq._readers.pid == os.getpid() else 1)  # type: ignore[union-attr]
+        os._exit(0 if faq.ids() == ["a", "b", "c"] and faq._reader.store.pid == os.getpid() else 1)  # type: ignore[union-attr]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     faq.add([("z", "more")])
     assert len(faq) == 4
@@ -307,6 +308,33 @@ class AgainstADictionary(RuleBasedStateMachine):
         assert self.collection.delete(batch) == len(set(batch) & self.model.keys())
         for name in batch:
             self.model.pop(name, None)
+
+    @rule(name=names, text=st.none() | texts)
+    def update(self, name: str, text: str | None) -> None:
+        if name not in self.model:
+            with pytest.raises(CollectionError, match="no document has the id"):
+                self.collection.update(name, text)
+            return
+        self.collection.update(name, text, {"last": "update"})
+        self.model[name] = self.model[name] if text is None else text
+        assert self.collection.get(name) == Document(name, self.model[name], {"last": "update"})
+
+    @rule()
+    def delete_by_filter(self) -> None:
+        gone = [name for name in self.model if name >= "id4"]
+        assert self.collection.delete(where="id >= 'id4'") == len(gone)
+        for name in gone:
+            del self.model[name]
+
+    @rule()
+    def compact(self) -> None:
+        self.collection.compact()
+        assert self.collection.info()["tombstones"] == 0
+
+    @rule(word=st.sampled_from(["red", "house", "sea"]))
+    def words(self, word: str) -> None:
+        found = {hit.id for hit in self.collection.lexical(word, 20)[0]}
+        assert found == {name for name, text in self.model.items() if word in text.split()}
 
     @rule()
     def reopen(self) -> None:

@@ -114,7 +114,7 @@ def test_truncated_files_are_refused(place: Path, name: str, share: float) -> No
 
 
 def test_big_collections_are_checked_by_size_and_hashed_on_request(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinvec.index.collection.HASHED", 10)
+    monkeypatch.setattr("twinvec.index.reading.HASHED", 10)
     path = place / "segments" / "00000000.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -69,7 +69,7 @@ def test_import_is_light() -> None:
         "assert dict(os.environ) == before, 'environment changed'\n"
         "heavy = {'torch', 'transformers', 'numpy', 'polars'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "assert twinvec.Encoder.__name__ == 'Encoder' and 'torch' in sys.modules\n"
+        "assert twinvec.Encoder.__name__ == 'Encoder' and 'torch' not in sys.modules\n"
         "assert dict(os.environ) == before, 'environment changed'\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})

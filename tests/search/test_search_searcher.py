@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from search_fakes import Letters
 
 from twinvec.errors import CollectionError, UsageError
 from twinvec.index.collection import Collection
-from twinvec.records import EncodeReport, Encoding
 from twinvec.search.searcher import Searcher
-
-
-class Letters:
-    """Counts the letters of a text, prompt included."""
-
-    dimensions, normalizes = 27, True
-
-    def __init__(self, name: str = "letters", prompts: dict[str, str] | None = None) -> None:
-        self.name, self.prompts = name, prompts or {}
-        self.fingerprint = hashlib.sha256(name.encode()).hexdigest()[:32]
-
-    def encode_with_report(self, texts: Sequence[str], *, prompt: str | None = None) -> Encoding:
-        lead = self.prompts.get(prompt or "", "")
-        vectors = np.ones((len(texts), 27), dtype=np.float32) * 0.01
-        for row, text in enumerate(texts):
-            for letter in (lead + text).lower():
-                vectors[row, (ord(letter) - 97) if "a" <= letter <= "z" else 26] += 1
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        report = EncodeReport(len(texts), 27, 9, 0, 0, 0, 9, [], 0.0, lead, "letters", "float32", 1, 0.0)
-        return Encoding(vectors, report)
 
 
 @pytest.fixture
@@ -101,7 +79,7 @@ def test_k_is_checked_before_anything_is_encoded(faq: Collection, encoder: Lette
 
 
 def test_another_model_is_refused(faq: Collection) -> None:
-    with pytest.raises(CollectionError, match=r"made with the model letters .*this is numbers .*index the documents again into a new collection"):
+    with pytest.raises(CollectionError, match=r"made with the model letters .*this is numbers .*--reindex --model numbers"):
         Searcher(Letters("numbers"), faq)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from twinvec.cli.collection_lines import passages_text, recall_text, search_text
 from twinvec.cli.console import aligned, bytes_text, one_line, pairs, without_notes
 from twinvec.cli.loading import load_encoder
 from twinvec.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from twinvec.model.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -27,15 +31,16 @@ def describe_model(name: str, verify: bool) -> Description:
     folder = encoder.source
     assert folder is not None
     saved = _saved(folder)
-    parameters = sum(parameter.numel() for parameter in encoder.net.parameters())
-    files = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file() and ".git" not in path.parts}
+    anatomy = _anatomy(encoder)
+    parameters = anatomy.parameters
+    inside = sorted(folder.rglob("*")) if folder.is_dir() else [folder]  # a file of word vectors is a model, too
+    files = {str(path.relative_to(folder)): path.stat().st_size for path in inside if path.is_file() and ".git" not in path.parts}
     as_saved = None if not saved.get("fingerprint") else saved["fingerprint"] == encoder.fingerprint
     if verify and as_saved is False:
         raise ModelError(
             f"{folder}: its fingerprint is {encoder.fingerprint}, saved was {saved['fingerprint']}: its files were changed since; "
             "if the change is meant, delete twinvec.json, load the folder and save it again"
         )
-    config: Any = encoder.net.backbone.config
     golden = len(saved.get("golden") or [])
     payload = {
         "type": "model",
@@ -43,14 +48,14 @@ def describe_model(name: str, verify: bool) -> Description:
         "path": str(folder),
         "fingerprint": encoder.fingerprint,
         "fingerprint_as_saved": as_saved,
-        "architecture": str(config.model_type),
+        "architecture": anatomy.kind,
         "parameters": parameters,
         "dimensions": encoder.dimensions,
         "max_tokens": encoder.max_tokens,
-        "pooling": list(encoder.net.pooling),
-        "heads": len(encoder.net.heads),
+        "pooling": list(encoder.engine.pooling),
+        "heads": anatomy.heads,
         "normalizes": encoder.normalizes,
-        "vocabulary": len(encoder.tokens.tokenizer),
+        "vocabulary": anatomy.vocabulary,
         "prompts": encoder.prompts,
         "default_prompt": encoder.default_prompt,
         "golden": golden,
@@ -60,15 +65,15 @@ def describe_model(name: str, verify: bool) -> Description:
     }
     checked = f"{golden} texts give the saved vectors" if golden else "none in this folder (twinvec.json); saving it with twinvec adds them"
     fingerprint = encoder.fingerprint + {None: "", True: " (as saved)", False: " (NOT as saved)"}[as_saved]
-    heads = f", {len(encoder.net.heads)} dense" if len(encoder.net.heads) else ""
+    heads = f", {anatomy.heads} dense" if anatomy.heads else ""
     lines = [
         f"{name}: a model of {parameters / 1e6:.1f}M parameters",
         *pairs(
             [
                 ("folder", folder),
                 ("fingerprint", fingerprint),
-                ("architecture", f"{config.model_type}, {config.num_hidden_layers} layers, vocabulary {len(encoder.tokens.tokenizer):,}"),
-                ("pooling", "+".join(encoder.net.pooling) + heads + (", normalised" if encoder.normalizes else ", not normalised")),
+                ("architecture", f"{anatomy.kind}{anatomy.layers}, vocabulary {anatomy.vocabulary:,}"),
+                ("pooling", "+".join(encoder.engine.pooling) + heads + (", normalised" if encoder.normalizes else ", not normalised")),
                 ("dimensions", encoder.dimensions),
                 ("window", f"{encoder.max_tokens} tokens"),
                 ("prompts", _prompts(encoder.prompts, encoder.default_prompt)),
@@ -80,6 +85,28 @@ def describe_model(name: str, verify: bool) -> Description:
         *aligned([[key, bytes_text(size)] for key, size in files.items()], right=(1,), indent="    "),
     ]
     return Description(payload, lines)
+
+
+@dataclass(frozen=True)
+class _Anatomy:
+    kind: str
+    layers: str
+    parameters: int
+    heads: int
+    vocabulary: int
+
+
+def _anatomy(encoder: Encoder) -> _Anatomy:
+    """What a model is made of: a transformer, or a table of static vectors."""
+    from twinvec.model.static import StaticEngine, StaticTokens
+
+    if isinstance(encoder.engine, StaticEngine) and isinstance(encoder.tokens, StaticTokens):
+        bag = encoder.engine.bag
+        return _Anatomy("static", "", bag.parameters, len(bag.heads), encoder.tokens.vocabulary)
+    config: Any = encoder.net.backbone.config
+    parameters = sum(parameter.numel() for parameter in encoder.net.parameters())
+    layers = f", {config.num_hidden_layers} layers"
+    return _Anatomy(str(config.model_type), layers, parameters, len(encoder.net.heads), len(encoder.tokens.tokenizer))
 
 
 def _saved(folder: Path) -> dict[str, Any]:
@@ -95,7 +122,7 @@ def _prompts(prompts: dict[str, str], default: str | None) -> str:
 
 
 def describe_collection(path: Path, verify: bool) -> Description:
-    """Its counts and settings; with `verify` every row and every vector file is read and checked."""
+    """Its counts, sizes, settings and advice; with `verify` every row and every file is read and checked."""
     from twinvec.index.collection import Collection
 
     with Collection.open(path, verify=True if verify else None) as collection:
@@ -103,25 +130,34 @@ def describe_collection(path: Path, verify: bool) -> Description:
         checked = collection.verify() if verify else None
         first = [document for id in collection.ids()[:3] if (document := collection.get(id)) is not None]
     prompts = {name: info[f"{name}_prompt"] for name in ("document", "query") if info[f"{name}_prompt"]}
+    dead = f", {info['tombstones']:,} replaced or deleted rows in them ({info['dead_share']:.0%})" if info["tombstones"] else ""
     lines = [
-        f"{path}: a collection of {info['documents']:,} documents",
+        f"{path}: a collection of {info['documents']:,} documents{passages_text(info)}",
         *pairs(
             [
                 ("model", info["model"]),
                 ("fingerprint", info["fingerprint"]),
                 ("prompts", ", ".join(f"{name} {value!r}" for name, value in prompts.items()) or "none"),
-                ("dimensions", info["dimensions"]),
-                ("search", f"{info['search']}, {info['metric']}"),
+                ("dimensions", f"{info['dimensions']}, {info['store']}"),
+                ("search", f"{search_text(info)}, {info['metric']}"),
+                *((f"index {item['kind']}", f"{item['rows']:,} rows, {bytes_text(item['bytes'])}{recall_text(item)}") for item in info["indexes"]),
                 ("searchable", f"{info['searchable']:,} of {info['documents']:,} documents ({info['without_vector']:,} have no text)"),
-                ("segments", f"{info['segments']}, {info['tombstones']:,} replaced or deleted rows in them"),
-                ("on disk", f"vectors {bytes_text(info['vector_bytes'])}, database {bytes_text(info['database_bytes'])}"),
+                ("segments", f"{info['segments']}{dead}"),
+                ("indexed fields", ", ".join(info["fields"]) or None),
+                ("on disk", _sizes(info)),
                 ("created", f"{info['created']} by twinvec {info['twinvec']}, format {info['format']}"),
                 ("verified", None if checked is None else f"all checksums fit: {checked['documents']:,} documents, {checked['vectors']:,} vectors"),
             ]
         ),
         *(f"    {document.id}: {one_line(document.text, 90)}" for document in first),
+        *(f"  advice: {line}" for line in info["advice"]),
     ]
     return Description({"type": "collection", **info, "verified": checked}, lines)
+
+
+def _sizes(info: dict[str, Any]) -> str:
+    index = f", index {bytes_text(info['index_bytes'])}" if info["index_bytes"] else ""
+    return f"vectors {bytes_text(info['vector_bytes'])}{index}, database {bytes_text(info['database_bytes'])}"
 
 
 def describe_data(path: Path, reads: dict[str, Any], test: Path | None, model: str | None) -> Description:

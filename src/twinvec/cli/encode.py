@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+import typer
 
 from twinvec.cli import options as opt
 from twinvec.cli.console import Console, bytes_text
-from twinvec.cli.loading import check_inputs, check_output, documents_of, load_encoder, prompt_note, texts_of
-from twinvec.errors import DataError, EncodeError, UsageError
+from twinvec.cli.loading import check_inputs, check_output
+from twinvec.errors import UsageError
 
-if TYPE_CHECKING:
-    from twinvec.model.encoder import Encoder
-    from twinvec.records import EncodeReport
+COLLECTION = "collection:"
 
-BLOCK_ROWS, BLOCK_BYTES = (
-    10_000,
-    256 << 20,
-)  # of vectors held at once; only larger jobs are cut into blocks, since repeated texts are found within a block
-
-
-Texts = Annotated[Path, opt.argument("TEXTS", "file with texts (txt, csv, tsv, jsonl, parquet, each also .gz), or - for standard input")]
-Output = Annotated[
-    Path, opt.value("--output", "-o", metavar="FILE", help="where the vectors go: .npy (rows in order) or .parquet (id, text, vector)")
+Texts = Annotated[
+    list[Path], opt.argument("TEXTS...", "files with texts (txt, csv, tsv, jsonl, parquet, each also .gz) or BEIR folders, or - for standard input")
 ]
-Engine = Annotated[str, opt.choice("--engine", choices=opt.ENGINES, help="what computes")]
-Store = Annotated[str, opt.choice("--store", choices=("float32", "float16"), help="numbers in the file")]
+Output = Annotated[
+    str,
+    opt.value(
+        "--output", "-o", metavar="FILE", help="where the vectors go: .npy (rows in order), .parquet (id, text, vector), or collection:FOLDER"
+    ),
+]  # fmt: skip
+Store = Annotated[
+    str, opt.choice("--store", choices=("float32", "float16", "int8", "binary"), help="numbers in the file; int8: with ranges, binary: one bit each")
+]
+Ranges = Annotated[
+    Path | None, opt.value("--ranges", metavar="FILE", help="ranges for int8, or .npy of sample vectors; default: those of the first shard")
+]
+Dimensions = Annotated[int | None, opt.value("--dimensions", metavar="N", help="keep the first N, at length 1 again; for Matryoshka models")]
 Text = Annotated[str | None, opt.value("--text", "--column", metavar="COLUMN", help="column with the text; default: found by its name")]
 Id = Annotated[str | None, opt.value("--id", metavar="COLUMN", help="column with the ids, for .parquet; default: found by its name, else FILE:ROW")]
+Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="go on where a run of the same job was broken off, or begin again")]
+Processes = Annotated[int | None, opt.value("--processes", metavar="N", min=1, help="processes, each with the model; default: one a device")]
+Device = Annotated[
+    str | None, opt.value("--device", metavar="NAME,...", help="cpu, cuda, or several: cuda:0,cuda:1; default: cuda when there is one")
+]
+Ray = Annotated[str | None, opt.value("--ray", metavar="ADDRESS", help="encode on a Ray cluster: local, auto, or HOST:PORT of its head")]
+Cache = Annotated[int, opt.value("--cache", metavar="MB", min=0, help="memory in which equal texts are recognised; 0: within a shard only")]
 
 
 def encode(
@@ -39,9 +48,12 @@ def encode(
     prompt: opt.Prompt = None,
     on_long: opt.OnLong = "truncate",
     batch_tokens: opt.BatchTokens = None,
-    engine: Engine = "auto",
-    precision: opt.Precision = "float32",
+    engine: opt.Engine = "auto",
+    precision: opt.Precision = None,
+    profile: opt.Profile = None,
     store: Store = "float32",
+    ranges: Ranges = None,
+    dimensions: Dimensions = None,
     text: Text = None,
     id: Id = None,
     encoding: opt.Encoding = "utf-8",
@@ -49,76 +61,56 @@ def encode(
     pooling: opt.Pooling = None,
     max_tokens: opt.MaxTokens = None,
     revision: opt.Revision = None,
-    device: opt.Device = None,
+    device: Device = None,
+    processes: Processes = None,
+    ray: Ray = None,
+    cache: Cache = 128,
+    resume: Resume = True,
     force: opt.Force = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Turn texts into vectors.
+    """Turn texts into vectors, any number of them.
 
-    One row a text, in the file's order. Says how many texts were cut, empty or unknown to the model. The output is written whole or not at all.
+    One row a text, in the order of the files. Says how many texts were cut, empty or unknown to the model. A file is written whole or not at all:
+    until then the work lies in FILE.parts/, and the same command goes on from there if it was broken off.
 
     \b
     Example:
       twinvec encode minilm questions.csv -o questions.parquet
       cat lines.txt | twinvec encode minilm - -o lines.npy --on-long split
+      twinvec encode minilm part-*.parquet -o all.parquet --store int8 --processes 4
     """
+    from twinvec.scale.bulk import encode_files
+
     out = Console(json, quiet)
-    check_output(output, (".npy", ".parquet"), force)
-    check_inputs([texts])
-    rows = _rows(texts, output, text=text, id=id, encoding=encoding, format=format)
-    first = next(rows, None)  # a file that cannot be read is said before the model is loaded
-    if first is None:
-        raise DataError(f"{'standard input' if str(texts) == '-' else texts}: no texts")
-    encoder = load_encoder(model, device=device, precision=precision, revision=revision, pooling=pooling, max_tokens=max_tokens)
-    calls: dict[str, Any] = {"prompt": prompt, "on_long": on_long, "batch_tokens": batch_tokens, "progress": out.progress}
-    report = write_vectors(encoder, chain([first], rows), output, store, calls)
-    out.note_all([*report.warnings(), *prompt_note(encoder, prompt)])
-    payload = {
-        **report.to_dict(),
-        "store": store,
-        "output": str(output),
-        "bytes": output.stat().st_size,
-        "model": encoder.name,
-        "fingerprint": encoder.fingerprint,
-    }
-    rate = f"{report.rows / report.seconds:.0f} texts/s" if report.seconds else ""
-    asked = f", prompt {report.prompt!r}" if report.prompt else ""
-    out.result(
-        payload,
-        [
-            f"{output}: {report.rows:,} vectors of {report.dimensions} dimensions ({store}, {bytes_text(payload['bytes'])})",
-            f"  {report.tokens:,} tokens in {report.seconds:.1f} s ({rate}); engine {report.engine}, {report.precision}{asked}; "
-            f"cut {report.truncated}, split {report.split}, empty {len(report.empty)}, unknown tokens {report.unknown_rate:.1%}",
-        ],
-    )
+    if not output.startswith(COLLECTION):
+        check_output(Path(output), (".npy", ".parquet"), force)
+    elif force:
+        raise UsageError("--force is for files; documents of a collection are replaced by their ids")
+    check_inputs(texts)
+    report = encode_files(
+        model, texts, output, prompt=prompt, on_long=on_long, batch_tokens=batch_tokens, store=store, dimensions=dimensions, ranges=ranges,
+        text=text, id=id, encoding=encoding, format=format, resume=resume, force=force, processes=processes,
+        devices=[name.strip() for name in device.split(",")] if device else [], ray=ray, cache_bytes=cache << 20,
+        progress=out.progress, notify=out.note,
+        engine=engine, precision=precision, profile=profile, revision=revision, pooling=pooling, max_tokens=max_tokens,
+    )  # fmt: skip
+    out.note_all(report.warnings())
+    payload = report.to_dict()
+    out.result(payload, _lines(payload))
 
 
-def _rows(path: Path, output: Path, *, text: str | None, id: str | None, encoding: str, format: str | None) -> Iterator[tuple[str, str]]:
-    """(id, text) of each row; the ids are left empty for a .npy file, which has no place for them."""
-    if output.suffix.lower() != ".npy":
-        return ((document.id, document.text) for document in documents_of([path], text=text, id=id, encoding=encoding, format=format))
-    if id is not None:
-        raise UsageError("--id: a .npy file holds vectors only; give a .parquet file as output to keep ids and texts")
-    return (("", text) for text in texts_of(path, text=text, encoding=encoding, format=format))
-
-
-def write_vectors(encoder: Encoder, rows: Iterator[tuple[str, str]], output: Path, store: str, calls: dict[str, Any]) -> EncodeReport:
-    """Encode (id, text) rows block by block into `output`; the report over all of them."""
-    from twinvec.cli.vectors import sink
-    from twinvec.evaluation.encoding import join_reports
-
-    block = max(BLOCK_ROWS, BLOCK_BYTES // (4 * encoder.dimensions))
-    reports, done = [], 0
-    with sink(output, encoder.dimensions, store) as target:
-        while listed := list(islice(rows, block)):
-            texts = [text for _, text in listed]
-            try:
-                encoding = encoder.encode_with_report(texts, **calls)
-            except EncodeError as err:
-                where = f"texts {done + 1} to {done + len(listed)}: " if done or len(listed) == block else ""
-                raise EncodeError(f"{where}{err}") from err
-            target.add([id for id, _ in listed], texts, encoding.vectors)
-            reports.append(encoding.report)
-            done += len(listed)
-    return join_reports(reports)
+def _lines(payload: dict[str, Any]) -> list[str]:
+    rows, seconds = payload["rows"] - payload["resumed_rows"], payload["seconds"]
+    rate = f" ({rows / seconds:.0f} texts/s)" if seconds and rows else ""
+    asked = f", prompt {payload['prompt']!r}" if payload["prompt"] else ""
+    several = f", {payload['processes']} processes" if payload["processes"] > 1 else ""
+    before = f"; {payload['resumed_rows']:,} rows were done before" if payload["resumed_rows"] else ""
+    kept = f"{payload['store']}, {bytes_text(payload['bytes'])}"
+    return [
+        f"{payload['output']}: {payload['rows']:,} vectors of {payload['dimensions']} dimensions ({kept})",
+        f"  {payload['tokens']:,} tokens in {seconds:.1f} s{rate}; engine {payload['engine']}, {payload['precision']}{several}{asked}; "
+        f"cut {payload['truncated']}, split {payload['split']}, empty {payload['empty']}, unknown tokens {payload['unknown_rate']:.1%}, "
+        f"known from before {payload['cache_hits']:,}{before}",
+    ]

@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from twinvec.cli import options as opt
-from twinvec.cli.console import Console, bytes_text, pairs
+from twinvec.cli.collection_lines import added_lines, changed_lines
+from twinvec.cli.console import Console
 from twinvec.cli.loading import check_inputs, documents_of, load_encoder
 from twinvec.errors import UsageError
 
 if TYPE_CHECKING:
-    from twinvec.index.collection import Collection
     from twinvec.records import Document
 
 WHOLE = 256 << 20  # bytes of files that are read and checked before the first document is stored
+KINDS = ("auto", "exact", "flat", "ivf", "ivfpq", "hnsw")
+STORES = ("float32", "float16", "int8", "binary")
+LONG = ("truncate", "error", "split", "passages")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
-
-Folder = Annotated[Path, opt.argument("COLLECTION", "folder of the collection, made when it is not there")]
+Folder = Annotated[
+    str, opt.argument("COLLECTION", "folder of the collection, made when it is not there, or its URL (postgresql://..., milvus://...)")
+]
 Documents = Annotated[
-    list[Path], opt.argument("DOCS...", "files with documents (csv, tsv, jsonl, parquet, txt, each also .gz), BEIR folders, or - for standard input")
+    list[Path] | None,
+    opt.argument("[DOCS...]", "files with documents (csv, tsv, jsonl, parquet, txt, each also .gz), BEIR folders, or - for standard input"),
 ]
-Model = Annotated[str | None, opt.value("--model", metavar="MODEL", help="model of a new collection; an existing one knows its own")]
+Model = Annotated[str | None, opt.value("--model", metavar="MODEL", help="model of a new collection, or to move to; an existing one knows its own")]
 Kind = Annotated[
-    str | None, opt.choice("--kind", choices=opt.INDEX_KINDS, help="how a new collection is searched; flat: FAISS IndexFlatIP; default: auto")
+    str | None, opt.choice("--kind", choices=KINDS, help="how a new collection is searched, or what --optimize builds; default: auto, by size")
 ]
+Recall = Annotated[
+    float | None, opt.value("--recall", metavar="SHARE", help="share of true neighbours that the approximate index is built for; default: 0.95")
+]
+Memory = Annotated[str | None, opt.value("--memory", metavar="SIZE", help="memory that the index may take, as 2GB; default: no limit")]
+StoreAs = Annotated[str, opt.choice("--store", choices=STORES, help="how a new collection keeps its vectors (binary: with float16 beside)")]
+OnLong = Annotated[
+    str | None,
+    opt.choice(
+        "--on-long", choices=LONG, show_default=False, help="a text longer than the window; passages: a vector for each part; default: as last time"
+    ),
+]
+PassageTokens = Annotated[int | None, opt.value("--passage-tokens", metavar="N", min=1, help="longest passage in tokens; default: 200")]
+PassageOverlap = Annotated[int | None, opt.value("--passage-overlap", metavar="N", min=0, help="tokens that passages share; default: 40")]
+Delete = Annotated[bool, typer.Option("--delete", help="delete the documents that --where allows")]
+Where = Annotated[str | None, opt.value("--where", metavar="FILTER", help="with --delete: for example \"lang = 'zh' and year < 2020\"")]
+DeleteIds = Annotated[Path | None, opt.value("--delete-ids", metavar="FILE", help="delete the documents whose ids are the lines of a file, or of -")]
+Compact = Annotated[bool, typer.Option("--compact", help="drop the rows of replaced and deleted documents and join small files")]
+Optimize = Annotated[
+    bool | None,
+    typer.Option("--optimize/--no-optimize", help="build the approximate index; default: when auto finds it worth while", show_default=False),
+]
+Reindex = Annotated[bool, typer.Option("--reindex", help="move the collection to --model; it works all the time, and a stopped move goes on")]
+IndexField = Annotated[
+    list[str] | None, opt.value("--index-field", metavar="FIELD", help="index a metadata field for filters; may be given several times")
+]
+To = Annotated[str | None, opt.value("--to", metavar="URL", help="copy the collection to a server (postgresql://..., milvus://...)")]
 Prompt = Annotated[
     str | None, opt.value("--prompt", metavar="NAME", help='prompt for documents, "" for none; default: passage or document, where the model has it')
 ]
@@ -38,114 +73,246 @@ QueryPrompt = Annotated[
 
 def index(
     collection: Folder,
-    documents: Documents,
+    documents: Documents = None,
     model: Model = None,
     kind: Kind = None,
+    recall: Recall = None,
+    memory: Memory = None,
+    store: StoreAs = "float32",
+    on_long: OnLong = None,
+    passage_tokens: PassageTokens = None,
+    passage_overlap: PassageOverlap = None,
+    delete: Delete = False,
+    where: Where = None,
+    delete_ids: DeleteIds = None,
+    compact: Compact = False,
+    optimize: Optimize = None,
+    reindex: Reindex = False,
+    index_field: IndexField = None,
+    to: To = None,
     prompt: Prompt = None,
     query_prompt: QueryPrompt = None,
     text: opt.TextColumn = None,
     id: opt.IdColumn = None,
     encoding: opt.Encoding = "utf-8",
     format: opt.Format = None,
-    on_long: opt.OnLong = "truncate",
-    precision: opt.Precision = "float32",
+    engine: opt.Engine = "auto",
+    precision: opt.Precision = None,
     revision: opt.Revision = None,
     device: opt.Device = None,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Add documents to a collection, or replace them by their id.
+    """Add documents to a collection, or replace them by their id; delete, compact, optimize, or move it to another model.
 
-    Every few thousand documents are one commit; interrupted, the collection stands at the last one, and the same command goes on.
+    Every few thousand documents are one commit; interrupted, the collection stands at the last one, and the same command goes on: documents
+    that are there already with the same text are not encoded again.
 
     \b
     Example:
       twinvec index faq answers.csv --model minilm
       twinvec index faq more.jsonl --id number --text body
+      twinvec index books books.jsonl --model minilm --on-long passages --passage-tokens 200 --passage-overlap 40
+      twinvec index faq --delete --where "year < 2020"
+      twinvec index faq --compact
+      twinvec index faq --optimize --kind hnsw --recall 0.98
+      twinvec index faq --reindex --model runs/new/best
     """
     out = Console(json, quiet)
-    check_inputs(documents)
-    stream = documents_of(documents, text=text, id=id, encoding=encoding, format=format)
-    size = sum(path.stat().st_size for path in documents if path.is_file())
-    given: list[Document] | Iterator[Document] = list(stream) if size < WHOLE else stream
-    loads = {"precision": precision, "revision": revision, "device": device}
-    made = not _is_collection(collection)
-    if made:
-        target = _create(collection, model, kind, prompt, query_prompt, loads)
+    loads = {"engine": engine, "precision": precision, "revision": revision, "device": device}
+    files = list(documents or [])
+    alone = {"delete": delete, "delete_ids": delete_ids, "reindex": reindex, "to": to}
+    _check_actions(files, where, recall, memory, optimize, compact, index_field, alone)
+    budget = None if memory is None else size_of("--memory", memory)
+    if reindex:
+        _reindex(out, collection, model, prompt, query_prompt, loads)
+    elif to is not None:
+        _copy(out, collection, to)
+    elif delete or delete_ids is not None:
+        _delete(out, collection, where, delete_ids, encoding)
+    elif files:
+        check_inputs(files)
+        stream = documents_of(files, text=text, id=id, encoding=encoding, format=format)
+        size = sum(path.stat().st_size for path in files if path.is_file())
+        given: list[Document] | Iterator[Document] = list(stream) if size < WHOLE else stream
+        target, made = _target(collection, model, kind, prompt, query_prompt, store, loads, free_kind=bool(optimize))
+        with target, _removed_if_empty(target, made):
+            report = target.add(
+                given, on_long=on_long, passage_tokens=passage_tokens, passage_overlap=passage_overlap, progress=out.progress
+            )  # fmt: skip
+            built = _after(out, target, kind, recall, budget, optimize, compact, index_field)
+            info = target.info()
+        out.note_all(report.warnings())
+        payload = {"collection": str(collection), "total": info["documents"], "model": info["model"], "kind": info["search"], **report.to_dict()}
+        out.result({**payload, **built}, added_lines(payload, info, built))
     else:
-        target = _open(collection, model, kind, prompt, query_prompt, loads)
-    with target, _removed_if_empty(target, made):
-        report = target.add(given, on_long=None if on_long == "truncate" else on_long, progress=out.progress)
-        info = target.info()
-    out.note_all(report.warnings())
-    payload = {"collection": str(collection), "total": info["documents"], "model": info["model"], "kind": info["search"], **report.to_dict()}
-    out.result(payload, _lines(payload, info))
+        with _opened(collection) as target:
+            built = _after(out, target, kind, recall, budget, optimize, compact, index_field)
+            info = target.info()
+        payload = {"collection": str(collection), "total": info["documents"], "kind": info["search"], **built}
+        out.result(payload, changed_lines(payload, info))
 
 
-def _create(path: Path, model: str | None, kind: str | None, prompt: str | None, query_prompt: str | None, loads: dict[str, Any]) -> Collection:
-    from twinvec.index.collection import AUTO, Collection
+def _check_actions(
+    files: list[Path], where: str | None, recall: float | None, memory: str | None, optimize: bool | None, compact: bool, fields: list[str] | None,
+    alone: dict[str, Any],
+) -> None:  # fmt: skip
+    """UsageError for what does not go together."""
+    asked = [f"--{name.replace('_', '-')}" for name, value in alone.items() if value]
+    rest = [name for name, value in (("DOCS", files), ("--compact", compact), ("--optimize", optimize), ("--index-field", fields)) if value]
+    if "--delete" in asked and where is None:
+        raise UsageError('--delete: say what is to go with --where FILTER, for example --where "year < 2020"; or give --delete-ids FILE')
+    if where is not None and "--delete" not in asked:
+        raise UsageError("--where belongs to --delete here; to search with a filter: twinvec search COLLECTION QUERY --where FILTER")
+    if len(asked) > 1 or (asked and rest):
+        raise UsageError(f"{asked[0]} and {([*asked, *rest])[1]}: give one at a time")
+    if not asked and not rest:
+        raise UsageError(
+            "nothing to do: give documents to add, or one of --delete, --delete-ids, --compact, --optimize, --reindex, --index-field, --to"
+        )
+    if (recall is not None or memory is not None) and optimize is False:
+        raise UsageError("--recall and --memory are for the approximate index; leave out --no-optimize")
 
-    if model is None:
-        raise UsageError(f"{path} is a new collection: say with which model, for example --model minilm")
-    document_prompt, query_prompt = (AUTO if name is None else name for name in (prompt, query_prompt))
-    encoder = load_encoder(model, **loads)
-    return Collection.create(path, encoder, kind=kind or "auto", document_prompt=document_prompt, query_prompt=query_prompt)
+
+def size_of(option: str, text: str) -> int:
+    """'2GB', '500 MB', '1e9' as a number of bytes (units of 1,000); UsageError else."""
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)i?b?\s*", text.lower())
+    try:
+        count = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise UsageError(f"{option} {text!r}: wanted a size, for example 2GB or 500MB")
+    return count
 
 
-def _open(path: Path, model: str | None, kind: str | None, prompt: str | None, query_prompt: str | None, loads: dict[str, Any]) -> Collection:
-    from twinvec.index.collection import Collection
+def _after(
+    out: Console, target: Any, kind: str | None, recall: float | None, memory: int | None, optimize: bool | None, compact: bool,
+    fields: list[str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What is done to a collection once its documents are there; what came of it, by name."""
+    done: dict[str, Any] = {}
+    for name in fields or []:
+        target.index_field(name)
+        done["fields"] = [*done.get("fields", []), name]
+    if compact:
+        done["compacted"] = _plain(target.compact())
+    if optimize or (optimize is None and not compact and (recall is not None or memory is not None or _worth_while(target))):
+        out.note("building the approximate index ...")
+        done["optimized"] = _plain(target.optimize(kind, recall, memory))
+    return done
 
-    with Collection.open(path) as found:
-        _check_settings(found, kind, prompt, query_prompt)
+
+def _worth_while(target: Any) -> bool:
+    """True when the collection asks for an approximate index by its kind or its size, and has none, or an old one."""
+    info = target.info()
+    if "unindexed" not in info or info["kind"] in ("exact", "flat"):
+        return False
+    from twinvec.index.ann.plan import EXACT_BELOW, FEWEST
+
+    rows, fresh = info["passages"], info["unindexed"]
+    least = EXACT_BELOW if info["kind"] == "auto" else FEWEST
+    return bool(rows >= least and fresh > 0.3 * rows)
+
+
+def _plain(found: Any) -> Any:
+    return found if isinstance(found, dict) else found.to_dict()
+
+
+def _opened(place: str, encoder: Any = None) -> Any:
+    from twinvec.index.remote import open_collection
+
+    return open_collection(place, encoder)
+
+
+def _target(
+    place: str, model: str | None, kind: str | None, prompt: str | None, query_prompt: str | None, store: str, loads: dict[str, Any], *,
+    free_kind: bool,
+) -> tuple[Any, bool]:  # fmt: skip
+    """The collection that documents go to, and whether it was made for that."""
+    from twinvec.index.models import AUTO
+    from twinvec.index.remote import collection_exists, open_collection
+
+    if not collection_exists(place):
+        if model is None:
+            raise UsageError(f"{place} is a new collection: say with which model, for example --model minilm")
+        document_prompt, query_prompt = (AUTO if name is None else name for name in (prompt, query_prompt))
+        settings: dict[str, Any] = {"kind": kind or "auto", "document_prompt": document_prompt, "query_prompt": query_prompt}
+        if store != "float32":
+            settings["store"] = store
+        return open_collection(place, load_encoder(model, **loads), create=True, **settings), True
+    with _opened(place) as found:
+        _check_settings(found, None if free_kind else kind, prompt, query_prompt, store)
         name = model if model is not None else found.model
-    return Collection.open(path, load_encoder(name, **loads))
+    return _opened(place, load_encoder(name, **loads)), False
 
 
-def _lines(payload: dict[str, Any], info: dict[str, Any]) -> list[str]:
-    prompts = {name: info[f"{name}_prompt"] for name in ("document", "query") if info[f"{name}_prompt"]}
-    counts = f"{payload['added']:,} added, {payload['replaced']:,} replaced, {payload['unchanged']:,} unchanged, {payload['without_vector']:,} empty"
-    rate = f", {payload['encoded'] / payload['seconds']:.0f} texts/s" if payload["encoded"] and payload["seconds"] else ""
-    return [
-        f"{payload['collection']}: {counts} ({payload['seconds']:.1f} s{rate})",
-        *pairs(
-            [
-                ("documents", f"{payload['total']:,}"),
-                ("model", f"{info['model']} ({info['dimensions']} dimensions)"),
-                ("prompts", ", ".join(f"{name} {value!r}" for name, value in prompts.items()) or None),
-                ("search", info["search"]),
-                ("on disk", bytes_text(info["vector_bytes"] + info["database_bytes"])),
-            ]
-        ),
-    ]
-
-
-def _is_collection(path: Path) -> bool:
-    """True when the path is for Collection.open to judge: a collection, damaged or not."""
-    from twinvec.index.segments import FOLDER
-    from twinvec.index.store import NAME
-
-    return (path / NAME).exists() or (path / FOLDER).is_dir()
-
-
-def _check_settings(collection: Collection, kind: str | None, prompt: str | None, query_prompt: str | None) -> None:
+def _check_settings(collection: Any, kind: str | None, prompt: str | None, query_prompt: str | None, store: str) -> None:
     """Settings of a collection are made with it; an option that says otherwise is refused rather than passed over."""
     settings = collection.settings
-    asked = (("--kind", kind, settings.kind), ("--prompt", prompt, settings.document_prompt), ("--query-prompt", query_prompt, settings.query_prompt))
+    asked = (
+        ("--kind", kind, settings.kind),
+        ("--prompt", prompt, settings.document_prompt),
+        ("--query-prompt", query_prompt, settings.query_prompt),
+        ("--store", None if store == "float32" else store, settings.store),
+    )
     for option, wanted, stored in asked:
         if wanted is not None and wanted != (stored or ""):
-            raise UsageError(
-                f"{option} {wanted!r}: {collection.path} was made with {stored or 'none'!r}, which stays for its life; "
-                "leave the option out, or index into a new collection"
-            )
+            change = "give --optimize to change it" if option == "--kind" else "leave the option out, or index into a new collection"
+            stays = "" if option == "--kind" else ", which stays for its life"
+            raise UsageError(f"{option} {wanted!r}: {collection.path} was made with {stored or 'none'!r}{stays}; {change}")
 
 
 @contextmanager
-def _removed_if_empty(collection: Collection, made: bool) -> Iterator[None]:
+def _removed_if_empty(collection: Any, made: bool) -> Iterator[None]:
     """A new collection that failed before its first commit leaves no folder behind."""
     try:
         yield
     except BaseException:
         if made and not len(collection):
             collection.close()
-            shutil.rmtree(collection.path, ignore_errors=True)
+            if isinstance(collection.path, Path):
+                shutil.rmtree(collection.path, ignore_errors=True)
         raise
+
+
+def _delete(out: Console, place: str, where: str | None, file: Path | None, encoding: str) -> None:
+    from twinvec.cli.loading import standard_input
+
+    with _opened(place) as target:
+        if file is not None:
+            check_inputs([file])
+            lines = standard_input(encoding) if str(file) == "-" else iter(file.read_text(encoding=encoding).splitlines())
+            ids = [line for line in lines if line.strip()]
+            gone = target.delete(ids)
+            asked: int | None = len(set(ids))
+        else:
+            gone, asked = target.delete(where=where), None
+        info = target.info()
+    payload = {"collection": str(place), "deleted": gone, "asked": asked, "total": info["documents"]}
+    out.result(payload, changed_lines(payload, info))
+
+
+def _reindex(out: Console, place: str, model: str | None, prompt: str | None, query_prompt: str | None, loads: dict[str, Any]) -> None:
+    from twinvec.index.models import AUTO
+
+    if model is None:
+        raise UsageError("--reindex: say to which model, for example --model minilm")
+    with _opened(place) as target:
+        encoder = load_encoder(model, **loads)
+        prompts = {name: value for name, value in (("document_prompt", prompt), ("query_prompt", query_prompt)) if value is not None}
+        options: dict[str, Any] = {"progress": out.progress} if isinstance(target.path, Path) else {}
+        found = _plain(target.reindex(encoder, **({name: value for name, value in prompts.items() if value != AUTO}), **options))
+        info = target.info()
+    payload = {"collection": str(place), "total": info["documents"], "model": info["model"], "kind": info["search"], "reindexed": found}
+    out.result(payload, changed_lines(payload, info))
+
+
+def _copy(out: Console, place: str, url: str) -> None:
+    """Copy up to a server; the counts and a sample are compared."""
+    from twinvec.index.remote import copying
+
+    with _opened(place) as source:
+        found = copying.copy_to(source, url, progress=out.progress)
+    payload = {"collection": str(place), "to": found.get("to", url), **found}
+    out.result(payload, copying.lines(place, found))

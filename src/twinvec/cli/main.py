@@ -14,18 +14,22 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from twinvec import __version__
+from twinvec.cli.compare import compare
 from twinvec.cli.console import Console
 from twinvec.cli.convert import convert
 from twinvec.cli.demo import demo
 from twinvec.cli.doctor import doctor
 from twinvec.cli.encode import encode
 from twinvec.cli.evaluate import evaluate
+from twinvec.cli.export import export
 from twinvec.cli.index import index
 from twinvec.cli.inspect import inspect
 from twinvec.cli.mine import group as mine
 from twinvec.cli.search import search
 from twinvec.cli.similarity import similarity
 from twinvec.cli.train import TrainCommand, train
+from twinvec.cli.trim import trim
+from twinvec.cli.tune import tune
 from twinvec.errors import TwinvecError, TwinvecWarning
 
 # typer carries its own click since 0.26 and imports click before; its error classes are found through the one that typer always names.
@@ -169,7 +173,8 @@ def root(
     """
 
 
-for _command in (demo, train, evaluate, encode, similarity, index, search, inspect, convert, doctor):  # the order of the help page
+# In the order of the help page.
+for _command in (demo, train, evaluate, compare, encode, similarity, index, search, inspect, convert, trim, export, tune, doctor):
     app.command(_command.__name__, cls=TrainCommand if _command is train else Command)(_command)
 app.add_typer(mine(Command), name="mine")
 

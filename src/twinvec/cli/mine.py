@@ -79,7 +79,8 @@ def negatives(
     corpus_text: CorpusText = None,
     encoding: opt.Encoding = "utf-8",
     format: opt.Format = None,
-    precision: opt.Precision = "float32",
+    engine: opt.Engine = "auto",
+    precision: opt.Precision = None,
     pooling: opt.Pooling = None,
     max_tokens: opt.MaxTokens = None,
     revision: opt.Revision = None,
@@ -116,7 +117,7 @@ def negatives(
     out.describe(rows.describe())
     out.note_all(rows.notes)
     chosen = [text for path in corpus for text in texts_of(path, text=corpus_text, encoding=encoding, format=None)] if corpus else None
-    encoder = load_encoder(model, precision=precision, pooling=pooling, max_tokens=max_tokens, revision=revision, device=device)
+    encoder = load_encoder(model, engine=engine, precision=precision, pooling=pooling, max_tokens=max_tokens, revision=revision, device=device)
     asked = prompt if query_prompt is None else query_prompt, prompt if document_prompt is None else document_prompt
     scorer = _load_reranker(reranker, device)
     mined = _mine(out, encoder, rows, chosen, rules, scorer, asked, metric)

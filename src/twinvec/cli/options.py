@@ -34,10 +34,10 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
-ENGINES = ("auto", "torch")
-PRECISIONS = ("float32", "bf16", "float16")
+ENGINES = ("auto", "torch", "ctranslate2", "onnx", "static")
+PRECISIONS = ("float32", "bf16", "float16", "int8")
 ON_LONG = ("truncate", "error", "split")
-INDEX_KINDS = ("auto", "exact", "flat")
+INDEX_KINDS = ("auto", "exact", "flat", "ivf", "ivfpq", "hnsw")
 DATA_KINDS = ("scores", "pairs", "nli", "triplets", "texts", "parallel", "labelled")
 FORMATS = ("csv", "tsv", "tsv-quoted", "jsonl", "json", "parquet", "txt")
 
@@ -61,7 +61,21 @@ OnLong = Annotated[str, choice("--on-long", choices=ON_LONG, help="what to do wi
 BatchTokens = Annotated[
     int | None, typer.Option("--batch-tokens", min=1, metavar="N", help="tokens a forward pass; default: what is fastest", show_default=False)
 ]
-Precision = Annotated[str, choice("--precision", choices=PRECISIONS, help="numbers the model computes with (float16: on a GPU only)")]
+Engine = Annotated[
+    str,
+    choice("--engine", choices=ENGINES, help="what computes; auto: what twinvec tune chose on this machine, else torch in float32"),
+]
+Precision = Annotated[
+    str | None,
+    choice(
+        "--precision", choices=PRECISIONS, help="numbers the model computes with (float16: on a GPU only); default: float32, or tune's choice",
+        show_default=False,
+    ),
+]  # fmt: skip
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="what twinvec tune chose; default: profile.json of the model", show_default=False),
+]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; default: cuda when there is one", show_default=False)]
 Pooling = Annotated[
     str | None,

@@ -70,6 +70,12 @@ def read_retrieval(folder: str | Path, split: str = "test") -> RetrievalSet:
     return RetrievalSet(corpus, queries, {query: qrels[query] for query in queries}, folder, notes, split)
 
 
+def read_qrels(path: str | Path) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """A file of judgements (query id, document id, grade, separated by tabs): query id -> document id -> grade, and what is worth telling."""
+    notes: list[str] = []
+    return _read_qrels(Path(path), notes), notes
+
+
 def is_retrieval_folder(path: str | Path) -> bool:
     path = Path(path)
     return any((path / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from twinvec.data.textfile import check_path, read_bytes, read_lines, text_codec
+from twinvec.data.textfile import check_path, open_bytes, read_lines, text_codec
 from twinvec.errors import DataError, choose
 
 FORMATS: Final = ("csv", "tsv", "tsv-quoted", "jsonl", "json", "parquet", "txt")
@@ -18,6 +20,7 @@ SUFFIXES: Final = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet", ".pq": "parquet",
     ".txt": "txt",
 }  # fmt: skip
+PARQUET_ROWS: Final = 4096  # decoded at once
 Row = tuple[int | None, dict[str, Any]]  # line number in the file (None where there are no lines), and the cells by column
 
 
@@ -92,15 +95,19 @@ def read_table(path: str | Path, *, encoding: str = "utf-8", format: str | None 
 
 
 def stream_rows(
-    path: str | Path, *, encoding: str = "utf-8", format: str | None = None, header: bool = True, notes: list[str] | None = None
-) -> Iterator[Row]:
-    """The rows of a file one by one, for files larger than memory. Sentences about lines that are no rows are added to `notes` at the end."""
+    path: str | Path, *, encoding: str = "utf-8", format: str | None = None, header: bool = True, notes: list[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """The rows of a file one by one, for files larger than memory (a JSON array alone is read whole).
+
+    Sentences about lines that are no rows are added to `notes` at the end. columns: those to read of a Parquet file; None for all.
+    """
     path = Path(path)
     kind = format_of(path, format)
     said = notes if notes is not None else []
     text_codec(encoding)
     if kind == "parquet":
-        return _parquet(path)
+        return _parquet(path, columns)
     if kind == "json":
         return _json(path, encoding, said)
     lines = read_lines(path, encoding)
@@ -273,14 +280,32 @@ def _text(path: Path, lines: Iterator[str], notes: list[str]) -> Iterator[Row]:
         notes.append("every line holds a tab and was read as one text; if these are columns, give --format tsv")
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file."""
+    with _open_parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def _parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
     import polars
 
-    content = read_bytes(path)
-    try:
-        frame = polars.read_parquet(io.BytesIO(content))
-    except Exception as err:  # polars raises many kinds
-        reason = str(err).splitlines()[0] if str(err) else type(err).__name__
-        raise DataError(f"{path}: not a readable Parquet file ({reason}); is it whole?") from err
-    for row in frame.iter_rows(named=True):
-        yield None, row
+    with _open_parquet(path) as file:
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=None if columns is None else list(columns), use_threads=False):
+            for row in polars.from_arrow(batch).iter_rows(named=True):
+                yield None, row
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    """A pyarrow ParquetFile that is read in pieces; DataError when it cannot be, then or later."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with open_bytes(path) as stream:
+        # Inside gzip the end of the file, where Parquet has its table of contents, is reached by unzipping all of it.
+        content = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+        try:
+            yield pq.ParquetFile(content, buffer_size=1 << 20)
+        except (pa.ArrowException, OSError) as err:
+            reason = str(err).splitlines()[0].rstrip(".") if str(err) else type(err).__name__
+            raise DataError(f"{path}: not a readable Parquet file ({reason}); is it whole?") from err

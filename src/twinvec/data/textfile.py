@@ -6,6 +6,7 @@ import codecs
 import difflib
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +102,20 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             _explain_bytes(path, encoding)
         finally:
             reader.detach()
+
+
+def standard_input(encoding: str) -> Iterator[str]:
+    """The lines of standard input without their line ends; a blank line is an empty text."""
+    number = 0
+    try:
+        codecs.lookup(encoding)
+        for number, line in enumerate(sys.stdin.buffer, start=1):
+            text = line.decode(encoding).removesuffix("\n").removesuffix("\r")
+            yield text.removeprefix("\ufeff") if number == 1 else text
+    except LookupError:
+        raise UsageError(f"--encoding {encoding!r}: no such text encoding; common ones: utf-8, gb18030, big5, cp1252") from None
+    except UnicodeDecodeError as err:
+        raise DataError(f"standard input, line {number}: not {encoding} ({err.reason}); give --encoding NAME, for example gb18030") from err
 
 
 def text_codec(encoding: str) -> str:

@@ -248,3 +248,28 @@ def accuracy_at(ranked: Sequence[str], judged: Mapping[str, float], k: int) -> f
     gains = _relevant(judged)
     top = _top(ranked, k)
     return float(any(document in gains for document in top)) if gains else math.nan
+
+
+def precision_at(ranked: Sequence[str], judged: Mapping[str, float], k: int) -> float:
+    """Relevant documents among the first k, over k even when fewer were found, as trec_eval's P_k; nan when nothing is relevant."""
+    gains = _relevant(judged)
+    top = _top(ranked, k)
+    return sum(document in gains for document in top) / k if gains else math.nan
+
+
+def average_precision_at(ranked: Sequence[str], judged: Mapping[str, float], k: int) -> float:
+    """Sum of the precision at each relevant document among the first k, over all relevant ones (trec_eval's map_cut_k); nan without one."""
+    gains = _relevant(judged)
+    top = _top(ranked, k)
+    found, total = 0, 0.0
+    for rank, document in enumerate(top, start=1):
+        if document in gains:
+            found += 1
+            total += found / rank
+    return total / len(gains) if gains else math.nan
+
+
+def unjudged_at(ranked: Sequence[str], judged: Mapping[str, float], k: int) -> float:
+    """Share of the first k documents that nobody has judged: they count as not relevant, which they may be. nan for an empty list."""
+    top = _top(ranked, k)
+    return sum(document not in judged for document in top) / len(top) if top else math.nan

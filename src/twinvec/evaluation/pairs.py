@@ -9,8 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from twinvec.errors import DataError
+from twinvec.evaluation.measured import Measured
 from twinvec.evaluation.metrics import SIMILARITIES, Floats, average_precision, best_accuracy, best_f1, pearson, roc_auc, similarities, spearman
+from twinvec.evaluation.mistakes import listed, wrong_by_rank
+from twinvec.evaluation.rows import Rows
 from twinvec.evaluation.values import put, trouble, two_sides
+from twinvec.evaluation.weighted import detection_of, pearson_of, spearman_of, together
 
 
 def score_pairs(u: npt.ArrayLike, v: npt.ArrayLike, labels: npt.ArrayLike) -> dict[str, Any]:
@@ -58,3 +62,33 @@ def _values(scores: Floats, labels: Floats, name: str) -> list[tuple[str, float]
     if name == "cosine":
         values += [("pearson_cosine", pearson(scores, labels)), ("spearman_cosine", spearman(scores, labels))]
     return values
+
+
+def measure_pairs(rows: Rows) -> Measured:
+    """Rows of two texts with 1 (the same) or 0."""
+    u, v = rows.sides
+    y = rows.labels
+    scores = score_pairs(u, v, y)
+    found = {name: similarities(u, v, name) for name in SIMILARITIES}
+    cosine = found["cosine"]
+    figures = together(
+        *(detection_of(y, value, f"_{name}") for name, value in found.items()),
+        pearson_of(cosine, y, "pearson_cosine"),
+        spearman_of(cosine, y, "spearman_cosine"),
+    )
+
+    def mistakes(count: int) -> list[dict[str, Any]]:
+        return listed(rows, wrong_by_rank(y, cosine), count, lambda i: {"label": int(y[i]), "cosine": cosine[i]})
+
+    return Measured(
+        "pairs",
+        "average_precision_cosine",
+        scores,
+        figures,
+        rows.names,
+        rows.texts,
+        mistakes=mistakes,
+        clusters=rows.clusters,
+        cosines=cosine,
+        same=y,
+    )

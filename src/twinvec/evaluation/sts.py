@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from twinvec.evaluation.metrics import SIMILARITIES, is_constant, pearson, similarities, spearman
+from twinvec.evaluation.measured import Measured
+from twinvec.evaluation.metrics import SIMILARITIES, Floats, is_constant, pearson, ranks, similarities, spearman
+from twinvec.evaluation.mistakes import listed
+from twinvec.evaluation.rows import Rows
 from twinvec.evaluation.values import put, trouble, two_sides
+from twinvec.evaluation.weighted import pearson_of, spearman_of, together
 
 
 def score_sts(u: npt.ArrayLike, v: npt.ArrayLike, gold: npt.ArrayLike) -> dict[str, Any]:
@@ -32,3 +37,22 @@ def score_sts(u: npt.ArrayLike, v: npt.ArrayLike, gold: npt.ArrayLike) -> dict[s
         put(result, notes, values, why)
     result["notes"] = notes
     return result
+
+
+def measure_sts(rows: Rows) -> Measured:
+    """Rows of two texts with gold scores."""
+    u, v = rows.sides
+    gold = rows.labels
+    scores = score_sts(u, v, gold)
+    found = {name: similarities(u, v, name) for name in SIMILARITIES}
+    figures = together(
+        *(spearman_of(value, gold, f"spearman_{name}") for name, value in found.items()),
+        *(pearson_of(value, gold, f"pearson_{name}") for name, value in found.items()),
+    )
+
+    def mistakes(count: int) -> list[dict[str, Any]]:
+        # In ranks, as Spearman sees them: 0.3 says that the model puts the pair 30 places in 100 too high.
+        away: Floats = (ranks(found["cosine"]) - ranks(gold)) / len(gold)
+        return listed(rows, np.abs(away), count, lambda i: {"gold": gold[i], "cosine": found["cosine"][i], "too_high_by": away[i]})
+
+    return Measured("sts", "spearman_cosine", scores, figures, rows.names, rows.texts, mistakes=mistakes, clusters=rows.clusters)

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from twinvec.errors import DataError
-from twinvec.evaluation.metrics import SIMILARITIES, similarities
+from twinvec.evaluation.measured import Measured, of_means
+from twinvec.evaluation.metrics import SIMILARITIES, Floats, similarities
+from twinvec.evaluation.mistakes import listed
+from twinvec.evaluation.rows import Rows
 from twinvec.evaluation.values import defined, trouble
 
 
@@ -37,3 +40,24 @@ def score_triplets(anchor: npt.ArrayLike, positive: npt.ArrayLike, negatives: Se
             notes.append(why)
     result["notes"] = notes
     return result
+
+
+def measure_triplets(rows: Rows) -> Measured:
+    """Rows of anchor, positive and one or more negatives."""
+    anchor, positive, *negatives = (rows.vectors[name] for name in rows.data.columns)
+    scores = score_triplets(anchor, positive, negatives)
+    values: dict[str, Floats] = {}
+    for name in SIMILARITIES:
+        near = similarities(anchor, positive, name)
+        margin = near - np.max([similarities(anchor, block, name) for block in negatives], axis=0)
+        values[f"accuracy_{name}"] = np.where(np.isfinite(margin), (margin > 0).astype(np.float64), np.nan)
+        values[f"margin_{name}"] = margin
+
+    def mistakes(count: int) -> list[dict[str, Any]]:
+        # The smallest float above 0 keeps a tie, which is a miss, in the list.
+        wrong = np.where(values["margin_cosine"] > 0, 0.0, np.maximum(-values["margin_cosine"], np.finfo(float).tiny))
+        return listed(rows, wrong, count, lambda i: {"margin": values["margin_cosine"][i]})
+
+    return of_means(
+        "triplets", "accuracy_cosine", scores, values, names=rows.names, texts=rows.texts, mistakes=mistakes, clusters=rows.clusters
+    )  # fmt: skip

@@ -5,92 +5,90 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 
 from twinvec import __version__
-from twinvec.errors import CollectionError, choose
+from twinvec.errors import CollectionError, UsageError, choose
 from twinvec.files import atomic_folder
+from twinvec.index import fields, overview
 from twinvec.index import segments as files
-from twinvec.index.checks import METRICS, check_k
-from twinvec.index.exact import Blocks, as_queries
-from twinvec.index.flat import Flat
+from twinvec.index.checks import METRICS, SearchError, check_k
+from twinvec.index.finding import by_words, dense
+from twinvec.index.lexical_terms import CUT, STEM
 from twinvec.index.lock import WAIT, writer_lock
 from twinvec.index.models import AUTO, EncoderLike, check_model, identity, prompt_names
-from twinvec.index.ranking import Ranked, Rows, rank
-from twinvec.index.segments import Segment
-from twinvec.index.store import NAME, Settings, Store, damaged
-from twinvec.index.writing import BATCH, AddReport, Writer
+from twinvec.index.optimizing import optimize, unfinished
+from twinvec.index.packing import unpack
+from twinvec.index.passages import OVERLAP, TOKENS, Cut
+from twinvec.index.reading import Reader
+from twinvec.index.reindexing import Reindexer, check_reindex
+from twinvec.index.report import AddReport
+from twinvec.index.schema import NAME
+from twinvec.index.searching import KINDS
+from twinvec.index.segments import DTYPES
+from twinvec.index.store import Settings, Store, damaged
+from twinvec.index.where import parse_where, to_sqlite
+from twinvec.index.writing import BATCH, ON_LONG, Writer
 from twinvec.records import Document, Hit, Vectors
-
-KINDS = ("auto", "exact", "flat")
-HASHED = 64 << 20  # collections with less than this many bytes of vectors are checked by SHA-256 whenever they are opened
-_SMALL = 256  # segments with fewer rows are joined in memory, so that a thousand single additions do not cost a thousand products a query
-
-
-@dataclass(slots=True)
-class _State:
-    """What a reader holds of one commit."""
-
-    commit: int
-    segments: list[Segment]
-    blocks: Blocks
-    flat: Flat | None = None
 
 
 class Collection:
     """A folder of documents with their vectors. One writer at a time, any number of readers, across threads and processes.
 
-    Every `add` batch and every `delete` is one commit: after a kill at any moment the folder opens at the last one. A search sees one commit
-    whole. Use it as a context manager, or `close()` it.
+    Every batch of `add`, every `update` and every `delete` is one commit: after a kill at any moment the folder opens at the last one. A search
+    sees one commit whole. Use it as a context manager, or `close()` it.
     """
 
     def __init__(self, path: Path, encoder: EncoderLike | str | None, *, wait: float, verify: bool | None) -> None:
         self.path, self.wait = path, wait
-        self._read_lock, self._write_lock = threading.RLock(), threading.RLock()
-        self._readers: Store | None = None
-        self._state: _State | None = None
-        self._maps: dict[str, torch.Tensor] = {}
-        self._hash = verify
+        self._write_lock = threading.RLock()
+        self._reader = Reader(path, verify)
         self.encoder: EncoderLike | None = None
         try:
-            with self._snapshot() as (store, _):
+            with self._reader.snapshot() as (store, _):
                 check_model(path, store.settings(), encoder)
                 if verify:
-                    self._verify(store)
+                    overview.verify(self._reader, store)
         except BaseException:
             self.close()
             raise
-        if encoder is not None and not isinstance(encoder, str):
-            self.encoder = encoder
+        self._expect(encoder)
+
+    def _expect(self, encoder: EncoderLike | str | None) -> None:
+        if encoder is not None:
+            self._reader.fingerprint = encoder if isinstance(encoder, str) else encoder.fingerprint
+            self.encoder = None if isinstance(encoder, str) else encoder
 
     @staticmethod
     def create(
         path: str | Path, encoder: EncoderLike | str, *, kind: str = "auto", metric: str = "cosine", document_prompt: str | None = AUTO,
-        query_prompt: str | None = AUTO, dimensions: int | None = None, model: str | None = None, wait: float = WAIT,
+        query_prompt: str | None = AUTO, dimensions: int | None = None, model: str | None = None, store: str = "float32", cut: str = CUT,
+        stem: str = STEM, wait: float = WAIT,
     ) -> Collection:  # fmt: skip
         """A new, empty collection in a new folder.
 
         encoder: the encoder of its documents, or only a fingerprint (then vectors are given to `add`; `model` names it, `dimensions` may wait
-        for the first vectors). kind: "exact", "flat" (FAISS IndexFlatIP) or "auto". metric: "cosine", or "dot" for inner products as they are.
-        document_prompt, query_prompt: names of the model's prompts, "" for none, None for the model's default; "auto" takes the prompt named
-        "document" or "passage", and "query", where the model has them. CollectionError when the path is taken.
+        for the first vectors). kind: how it is searched, "auto" (exact until `optimize` builds an index), or one of KINDS. metric: "cosine", or
+        "dot" for inner products as they are. document_prompt, query_prompt: names of the model's prompts, "" for none, None for the model's
+        default; "auto" takes the prompt named "document" or "passage", and "query", where the model has them. store: how vectors are kept,
+        "float32", "float16", "int8" or "binary" (with float16 beside it for the final scores). cut, stem: how texts become the words of the
+        lexical index (see lexical_terms.terms). CollectionError when the path is taken.
         """
         path = Path(path)
         choose("kind", kind, KINDS)
         choose("metric", metric, METRICS)
+        choose("store", store, DTYPES)
         fingerprint, name, place, size = identity(encoder, model, dimensions)
         prompts = prompt_names(encoder, document_prompt, query_prompt)
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        settings = Settings(fingerprint, name, place, size, kind, metric, *prompts, created, __version__)
+        settings = Settings(fingerprint, name, place, size, kind, metric, *prompts, created, __version__, store)
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             what = "a collection is there already" if (path / NAME).exists() else "the path is taken"
             raise CollectionError(f"{path}: {what}; add to it with Collection.open({str(path)!r}, encoder), or choose another path")
@@ -99,7 +97,7 @@ class Collection:
                 path.rmdir()  # empty a moment ago; should another process have filled it since, this refuses
             with atomic_folder(path) as folder:
                 (folder / files.FOLDER).mkdir()
-                Store.create(folder, settings)
+                Store.create(folder, settings, cut=cut, stem=stem)
                 (folder / "lock").touch()
         except OSError as err:
             raise CollectionError(f"{path}: cannot be made ({os.strerror(err.errno or 0)}); choose a folder that you may write to") from err
@@ -124,82 +122,183 @@ class Collection:
     # changing
 
     def add(
-        self, documents: Any, vectors: Any = None, *, batch: int = BATCH, on_long: str | None = None, progress: bool = False
+        self, documents: Any, vectors: Any = None, *, batch: int = BATCH, on_long: str | None = None, passage_tokens: int | None = None,
+        passage_overlap: int | None = None, progress: bool = False,
     ) -> AddReport:  # fmt: skip
         """Add documents, or replace those whose id is there. Every `batch` documents are one commit; killed, the earlier ones stay.
 
         documents: an iterable (streamed: only one batch is in memory) of Document, dicts with "id" and "text", or (id, text[, metadata])
         tuples. vectors: (n, D), one a document, when they are encoded already; else the collection's encoder makes them, with the document
-        prompt, and a document whose text is stored already keeps its vector. A document without text, or with a zero vector, is stored but
-        never found by search; the report counts it. on_long: passed to the encoder. Of the same id twice the last one counts.
+        prompt, and a document whose text is stored already keeps its vectors. A document without text, or with a zero vector, is stored but
+        never found by search; the report counts it. Of the same id twice the last one counts.
+        on_long: "truncate", "error" or "split" as the encoder does it, or "passages": a text of more than `passage_tokens` (200) tokens gets a
+        vector for each of its passages, which overlap by `passage_overlap` (40) tokens and end with a sentence where possible; a hit names the
+        document once, by its best passage. None: as the last time.
         """
-        with self._write_lock, writer_lock(self.path, self.wait):
-            with self._writer() as store:
-                writer = Writer(self.path, store, self.encoder, on_long)
-                return writer.add(documents, vectors, batch=batch, progress=progress)
+        if on_long is not None:
+            choose("on_long", on_long, ON_LONG)
+        if on_long == "passages" or (on_long is None and passage_tokens is not None):
+            if vectors is not None:
+                raise UsageError("on_long = 'passages': given vectors belong to whole documents; leave out one of the two")
+            cut: Cut | None = Cut(TOKENS if passage_tokens is None else passage_tokens, OVERLAP if passage_overlap is None else passage_overlap)
+        elif passage_tokens is not None or passage_overlap is not None:
+            raise UsageError("passage_tokens, passage_overlap: they need on_long = 'passages'")
+        else:
+            cut = None
+        with self._writing(on_long, cut) as writer:
+            return writer.add(documents, vectors, batch=batch, progress=progress)
 
-    def delete(self, ids: str | Iterable[str]) -> int:
-        """Remove documents by id, all in one commit; how many were there. Ids that are not there change nothing."""
-        wanted = [ids] if isinstance(ids, str) else list(ids)
+    upsert = add
+
+    def update(self, id: str, text: str | None = None, metadata: Mapping[str, Any] | None = None) -> None:
+        """Change a document's text, its metadata (the new takes the place of all of the old), or both. Metadata alone encodes nothing.
+
+        CollectionError when no document has this id.
+        """
+        with self._writing() as writer:
+            writer.update(id, text, metadata)
+
+    def delete(self, ids: str | Iterable[str] | None = None, *, where: str | None = None) -> int:
+        """Remove documents by id, or all that a filter allows, in one commit; how many were there. Ids that are not there change nothing."""
+        if (ids is None) == (where is None):
+            raise UsageError("delete: give either ids or where=, the filter of what is to go")
+        wanted = [ids] if isinstance(ids, str) else list(ids or ())
         for name in wanted:
             if not isinstance(name, str):
                 raise CollectionError(f"delete: id {name!r} ({type(name).__name__}) is no string; ids are strings")
-        with self._write_lock, writer_lock(self.path, self.wait):
-            with self._writer() as store:
-                return Writer(self.path, store, self.encoder, None).delete(wanted)
+        condition = None if where is None else to_sqlite(parse_where(where))
+        with self._writing() as writer:
+            if condition is not None:
+                with writer.store.read():
+                    wanted = writer.store.ids(*condition)
+            return writer.delete(wanted)
+
+    def compact(self) -> dict[str, Any]:
+        """Drop the rows of replaced and deleted documents, join small files, build indexes again: what was there before, in less room.
+
+        Readers are not disturbed. Needs room for the largest file (1 GB at most) beside the old ones. Returns counts and bytes before and after.
+        """
+        with self._writing() as writer:
+            found = writer.compactor.compact()
+            again = unfinished(writer)
+            if again is not None:
+                optimize(self.path, writer, again[0], again[1], None)
+            return found
+
+    def optimize(self, kind: str | None = None, recall: float | None = None, memory: int | None = None) -> dict[str, Any]:
+        """Build an approximate index over all rows of now, for searches that find `recall` (0.95) of the true neighbours.
+
+        kind: one of KINDS; None is what the collection was made for, and "auto" chooses by the number of rows and `memory` (bytes that the index
+        may take). "exact" takes the index away. Rows that come later are searched exactly until the next time. Returns what was built and measured.
+        """
+        with self._writing() as writer:
+            return optimize(self.path, writer, kind, recall, memory)
+
+    def reindex(
+        self, encoder: EncoderLike, *, document_prompt: str | None = AUTO, query_prompt: str | None = AUTO, batch: int = BATCH, progress: bool = False
+    ) -> dict[str, Any]:  # fmt: skip
+        """Move the collection to another model. Searches go on with the old one until all vectors are there; then one commit switches.
+
+        Killed and called again with the same model it goes on. Passages stay as they were cut. An approximate index is built again afterwards;
+        until then the search is exact. Whoever has the collection open with the old model is refused from the switch on.
+        """
+        check_reindex(self.path, self.settings, encoder)
+        with self._writing() as writer:
+            move = Reindexer(self.path, writer, encoder, document_prompt=document_prompt, query_prompt=query_prompt)
+            found = move.run(batch=batch, progress=progress)
+            self._expect(encoder)
+            again = unfinished(writer)
+            if again is not None:
+                optimize(self.path, writer, again[0], again[1], None)
+            return found
+
+    def index_field(self, name: str) -> None:
+        """Keep an index of a metadata field ("year", "author.name"), so that filters on it need not read every document."""
+        with self._writing() as writer:
+            fields.index_field(writer.store, name)
+
+    def put_setting(self, name: str, value: Any) -> None:
+        """Keep a JSON value under a name of the caller's in the collection; None removes it. One commit."""
+        with self._writing() as writer, writer.store.write():
+            writer.store.set_setting(f"user:{name}", value)
 
     # reading
 
-    def search(self, vectors: Any, k: int = 10, *, kind: str | None = None) -> list[list[Hit]]:
+    def setting(self, name: str) -> Any:
+        """What `put_setting` kept under this name; None when there is nothing."""
+        with self._reader.snapshot() as (store, _):
+            return store.setting(f"user:{name}")
+
+    def search(
+        self, vectors: Any, k: int = 10, *, kind: str | None = None, recall: float | None = None, where: str | None = None,
+        fingerprint: str | None = None,
+    ) -> list[list[Hit]]:  # fmt: skip
         """The `k` nearest documents of each query, best first, ties by id; all of them when there are fewer.
 
-        vectors: (q, D), or (D,) for one query; any float type. kind: "exact" or "flat" for this search only; both give the same hits.
+        vectors: (q, D), or (D,) for one query; any float type. kind: a kind of search for this time only ("exact" and "flat" give the same hits).
+        recall: the share of true neighbours that an approximate index is to find. where: only documents that a filter allows, for example
+        "lang = 'zh' and year >= 2020" (docs/search.md). fingerprint: of the model that made the vectors; refused when it is not the collection's.
         Deterministic: a query's hits do not depend on the other queries, on threads or on segments, and top k is a prefix of top K.
         """
         k = check_k(k)
-        with self._snapshot() as (store, state):
-            settings = store.settings()
-            queries = as_queries(vectors, settings.dimensions)
-            chosen = choose("kind", kind or settings.kind, KINDS)
-            finder = self._flat(state) if chosen == "flat" and state.blocks.rows else state.blocks
-            longest = max((segment.max_norm for segment in state.segments), default=1.0)
+        while True:
+            with self._reader.snapshot() as (store, state):
+                if fingerprint is not None:
+                    check_model(self.path, store.settings(), fingerprint)
+                try:
+                    return dense(self._reader, store, state, vectors, k, kind=kind, recall=recall, where=where)
+                except CollectionError:
+                    # An index is opened when it is first searched: the writer may have put another in its place since the snapshot began.
+                    if not self._reader.behind(store, state):
+                        raise
 
-            def names(rows: Iterable[int]) -> dict[int, str]:
-                listed = list(rows)
-                numbers = self._numbers(state, np.asarray(listed)).tolist()
-                found = store.passage_ids(numbers)
-                return {row: found.get(number, "") for row, number in zip(listed, numbers, strict=True)}
-
-            return self._hits(store, state, rank(queries, finder, k, metric=settings.metric, max_norm=longest, ids=names))
+    def lexical(self, queries: str | Sequence[str], k: int = 10, *, where: str | None = None) -> list[list[Hit]]:
+        """The `k` best documents of each query by words (BM25), best first, ties by id; only documents that hold a word of the query."""
+        k = check_k(k)
+        asked = [queries] if isinstance(queries, str) else list(queries)
+        for row, text in enumerate(asked, start=1):
+            if not isinstance(text, str):
+                raise SearchError(f"query {row} is {text!r} ({type(text).__name__}); wanted a text")
+        with self._reader.snapshot() as (store, _):
+            return by_words(self._reader, store, asked, k, where=where)
 
     def get(self, id: str) -> Document | None:
         """The document with this id, or None."""
-        with self._snapshot() as (store, _):
+        with self._reader.snapshot() as (store, _):
             found = store.find([id]).get(id)
             return None if found is None else Document(found.id, found.text, json.loads(found.metadata))
 
     def vector(self, id: str) -> Vectors | None:
-        """The stored vector (D,) float32 of a document (a unit vector for "cosine"); None when there is no such id, or no vector for it."""
-        with self._snapshot() as (store, state):
-            found = store.find([id]).get(id)
-            if found is None or found.passage is None:
-                return None
-            before = 0
-            for segment in state.segments:
-                if segment.first <= found.passage < segment.first + segment.rows:
-                    row: Vectors = state.blocks.vectors(np.asarray([before + found.passage - segment.first]))[0]
-                    return row
-                before += segment.rows
-            raise damaged(store.path, f"no vector for document {id!r}")
+        """The stored vector (D,) float32 of a document (a unit vector for "cosine"), of its first passage when it has several.
 
-    def ids(self) -> list[str]:
-        """All ids, ascending."""
-        with self._snapshot() as (store, _):
-            return store.ids()
+        None when there is no such id, or no vector for it.
+        """
+        with self._reader.snapshot() as (store, state):
+            found = store.find([id]).get(id)
+            if found is None or not found.pieces:
+                return None
+            layout = self._reader.layout
+            row = int(layout.places(np.asarray([found.pieces[0].number]))[0])
+            if row < 0:
+                raise damaged(store.path, f"no vector for document {id!r}")
+            part = int(np.searchsorted(layout.starts, row, side="right")) - 1
+            vector: Vectors = unpack(state.parts[part], slice(row - int(layout.starts[part]), row - int(layout.starts[part]) + 1))[0]
+            return vector
+
+    def ids(self, where: str | None = None) -> list[str]:
+        """The ids of all documents, or of those that a filter allows, ascending."""
+        condition = ("1", []) if where is None else to_sqlite(parse_where(where))
+        with self._reader.snapshot() as (store, _):
+            return store.ids(*condition)
+
+    def count(self, where: str | None = None) -> int:
+        """The number of documents, or of those that a filter allows."""
+        condition, values = ("1", []) if where is None else to_sqlite(parse_where(where))
+        with self._reader.snapshot() as (store, _):
+            return int(store.db.execute(f"SELECT count(*) FROM documents d WHERE {condition}", values).fetchone()[0])
 
     def __len__(self) -> int:
-        with self._snapshot() as (store, _):
-            return store.count("documents")
+        return self.count()
 
     def __bool__(self) -> bool:
         return True  # an empty collection is still a collection
@@ -209,7 +308,7 @@ class Collection:
 
     @property
     def settings(self) -> Settings:
-        with self._snapshot() as (store, _):
+        with self._reader.snapshot() as (store, _):
             return store.settings()
 
     @property
@@ -223,38 +322,18 @@ class Collection:
         return settings.model_path if settings.model_path and Path(settings.model_path).is_dir() else settings.model
 
     def info(self) -> dict[str, Any]:
-        """Everything worth knowing, ready for JSON."""
-        with self._snapshot() as (store, state):
-            settings, documents = store.settings(), store.count("documents")
-            return {
-                "path": str(self.path),
-                "documents": documents,
-                "searchable": state.blocks.live,
-                "without_vector": documents - store.count("passages"),
-                "tombstones": len(state.blocks.dead),
-                "segments": len(state.segments),
-                "vector_bytes": sum(segment.bytes for segment in state.segments),
-                "database_bytes": store.path.stat().st_size,
-                "commit": state.commit,
-                "format": store.db.execute("PRAGMA user_version").fetchone()[0],
-                "kind": settings.kind,
-                "search": "flat" if settings.kind == "flat" else "exact",
-                **{name: getattr(settings, name) for name in ("metric", "dimensions", "model", "model_path", "fingerprint")},
-                **{name: getattr(settings, name) for name in ("document_prompt", "query_prompt", "created", "twinvec")},
-            }
+        """Everything worth knowing, ready for JSON; "advice" says what could be done."""
+        with self._reader.snapshot() as (store, state):
+            return overview.describe(self._reader, store, state)
 
     def verify(self) -> dict[str, Any]:
         """Read and check everything: every row, every vector file by SHA-256. CollectionError lists what is wrong; else the counts."""
-        with self._snapshot() as (store, _):
-            return self._verify(store)
+        with self._reader.snapshot() as (store, _):
+            return overview.verify(self._reader, store)
 
     def close(self) -> None:
         """Let go of the database and of the mapped files. The collection opens itself again when it is used again."""
-        with self._read_lock:
-            if self._readers is not None and self._readers.pid == os.getpid():
-                self._readers.close()
-            self._readers = self._state = None
-            self._maps = {}
+        self._reader.close()
 
     def __enter__(self) -> Collection:
         return self
@@ -274,114 +353,17 @@ class Collection:
     # inside
 
     @contextmanager
-    def _snapshot(self) -> Iterator[tuple[Store, _State]]:
-        """A connection inside one commit, and the vectors of that commit."""
-        with self._read_lock:
-            if self._readers is not None and self._readers.pid != os.getpid():
-                self._readers = None  # a SQLite connection must not be used on both sides of a fork
-            if self._readers is None:
-                self._readers = Store(self.path)
-            with self._readers.read():
-                commit = self._readers.counter("commit")
-                if self._state is None or self._state.commit != commit:
-                    self._state = self._load(self._readers, commit)
-                yield self._readers, self._state
-
-    @contextmanager
-    def _writer(self) -> Iterator[Store]:
-        store = Store(self.path, writable=True)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    def _load(self, store: Store, commit: int) -> _State:
-        segments = store.segments()
-        if self._state is None and (faults := store.miscounts(segments)):
-            raise damaged(store.path, faults[0].removeprefix(f"{store.path}: "))
-        total = sum(segment.bytes for segment in segments)
-        maps = {}
-        for segment in segments:
-            if segment.file in self._maps:
-                maps[segment.file] = self._maps[segment.file]
-            else:
-                files.check(self.path, segment, content=self._hash is not False and total < HASHED)
-                maps[segment.file] = files.mapped(self.path, segment)
-        self._maps = maps
-        blocks = _joined(list(maps.values()))
-        dead = store.tombstones()
-        firsts = np.asarray([segment.first for segment in segments], dtype=np.int64)
-        starts = np.cumsum([0, *(segment.rows for segment in segments)])[:-1]
-        if len(dead):
-            place = np.searchsorted(firsts, dead, side="right") - 1
-            inside = dead - firsts[place]
-            if place[0] < 0 or np.any(inside >= np.asarray([segment.rows for segment in segments])[place]):
-                raise damaged(store.path, "a tombstone for a vector that is not there")
-            dead = inside + starts[place]
-        state = _State(commit, segments, Blocks(blocks, dead))
-        old = self._state
-        if old is not None and old.flat is not None and segments and segments[: len(old.segments)] == old.segments:
-            state.flat = old.flat.grown(blocks, dead)
-        return state
-
-    def _flat(self, state: _State) -> Flat:
-        if state.flat is None:
-            state.flat = Flat(state.blocks.blocks, state.blocks.dead)
-        return state.flat
-
-    def _numbers(self, state: _State, rows: Rows) -> Rows:
-        """Passage numbers of rows counted through all segments."""
-        starts = np.cumsum([0, *(segment.rows for segment in state.segments)])
-        place = np.searchsorted(starts, rows, side="right") - 1
-        numbers: Rows = np.asarray([segment.first for segment in state.segments], dtype=np.int64)[place] + rows - starts[place]
-        return numbers
-
-    def _hits(self, store: Store, state: _State, ranked: Ranked) -> list[list[Hit]]:
-        if not ranked.rows.size:
-            return [[] for _ in ranked.rows]
-        numbers = self._numbers(state, ranked.rows)
-        found = store.passages(numbers.ravel().tolist())
-        hits = []
-        for row, scores in zip(numbers.tolist(), ranked.scores.tolist(), strict=True):
-            documents = [found[number] for number in row]
-            hits.append([Hit(doc.id, score, doc.text, json.loads(doc.metadata)) for doc, score in zip(documents, scores, strict=True)])
-        return hits
-
-    def _verify(self, store: Store) -> dict[str, Any]:
-        faults = store.faults()
-        segments = store.segments() if not faults else []
-        for segment in segments:
+    def _writing(self, on_long: str | None = None, cut: Cut | None = None) -> Iterator[Writer]:
+        """A writer that holds the lock, across threads and processes."""
+        with self._write_lock, writer_lock(self.path, self.wait):
+            store = Store(self.path, writable=True)
             try:
-                files.check(self.path, segment, content=True)
-            except CollectionError as err:
-                faults.append(str(err))
-        if faults:
-            more = f" (and {len(faults) - 10} more)" if len(faults) > 10 else ""
-            raise CollectionError(f"{self.path}: {len(faults)} faults: " + "; ".join(faults[:10]) + more)
-        return {
-            "documents": store.count("documents"),
-            "vectors": sum(segment.rows for segment in segments),
-            "tombstones": store.count("tombstones"),
-            "segments": len(segments),
-            "bytes": sum(segment.bytes for segment in segments),
-            "orphans": [path.name for path in files.orphans(self.path, {segment.file for segment in segments})],
-        }
-
-
-def _joined(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same rows in the same order, runs of small blocks copied into one."""
-    out: list[torch.Tensor] = []
-    run: list[torch.Tensor] = []
-    for tensor in [*tensors, None]:
-        if tensor is not None and len(tensor) < _SMALL:
-            run.append(tensor)
-            continue
-        if run:
-            out.append(torch.cat(run) if len(run) > 1 else run[0])
-            run = []
-        if tensor is not None:
-            out.append(tensor)
-    return out
+                if self._reader.fingerprint is not None:
+                    with store.read():
+                        check_model(self.path, store.settings(), self.encoder or self._reader.fingerprint)
+                yield Writer(self.path, store, self.encoder, on_long, cut)
+            finally:
+                store.close()
 
 
 __all__ = ["AUTO", "KINDS", "AddReport", "Collection"]

@@ -76,6 +76,6 @@ def check_model(path: Path, settings: Settings, encoder: EncoderLike | str | Non
     changed = " The model in that folder was changed since." if name in (settings.model, settings.model_path) else ""
     raise CollectionError(
         f"{path} was made with the model {settings.model} (fingerprint {settings.fingerprint[:12]}), this is {name} ({fingerprint[:12]}).{changed} "
-        f"Vectors of two models cannot be compared: use {load}, or index the documents again into a new collection: "
-        f"twinvec index NEW DOCUMENTS --model {name if name != 'a model' else 'MODEL'}"
+        f"Vectors of two models cannot be compared: use {load}, or move the collection to the other model: "
+        f"twinvec index {path} --reindex --model {name if name != 'a model' else 'MODEL'}"
     )

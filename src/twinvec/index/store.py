@@ -1,27 +1,13 @@
-"""The SQLite file that is the truth of a collection: what is in it, which vector files count, what was deleted.
-
-Tables (format 1)
-- settings: one JSON row; metric, kind, dimensions, the model and its fingerprint, the prompts.
-- documents: the caller's id, text and metadata. A document keeps its number when it is replaced.
-- passages: which document a vector belongs to. A passage's number is its place in the vectors: segment.first + row. Today a document has one
-  passage, or none when its text is empty; `part` numbers the pieces of a long one.
-- tombstones: passages that were deleted or replaced; their vectors stay in the immutable files until those are rewritten.
-- segments: the vector files. Other kinds (FAISS over segments, int8, ...) get their own `kind`; a reader refuses a kind it does not know.
-- counters: the number of the last commit, and the next free numbers, which are never used twice.
-A lexical index, filters and passage offsets are further tables and columns of this file; PRAGMA user_version is the format.
-
-SQLite has no checksums of its own, so rows carry a CRC-32 of what they say (`seal`), checked whenever a row is read.
-"""
+"""One connection to the database of a collection: snapshots, transactions, and rows that are checked whenever they are read (see schema.py)."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,62 +15,18 @@ from urllib.parse import quote
 import numpy as np
 
 from twinvec.errors import CollectionError
+from twinvec.index import lexical, schema
+from twinvec.index.entries import Piece, Settings, Stored, document_seal, passage_seal, seal
+from twinvec.index.lexical_terms import CUT, STEM
 from twinvec.index.ranking import Rows
-from twinvec.index.segments import REMEDY, Segment
+from twinvec.index.schema import FORMAT, NAME
+from twinvec.index.segments import REMEDY, IndexFile, Segment
 
-FORMAT = 1
-APPLICATION = 0x74776E76  # "twnv"
-NAME = "collection.db"
+Found = tuple[str, str, str, int, int | None, int | None]  # id, text, metadata as JSON, and of the passage its part, start and stop
 QUICK = 16 << 20  # databases up to this size are checked whole when they are opened
-_CHUNK = 500  # values in one IN (...) list
-_COUNTERS = ("commit", "next_document", "next_passage", "next_segment")
-
-SCHEMA = f"""
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT NOT NULL, seal INTEGER NOT NULL);
-CREATE TABLE passages (number INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES documents (number), part INTEGER NOT NULL DEFAULT 0,
-    seal INTEGER NOT NULL);
-CREATE INDEX passages_document ON passages (document);
-CREATE TABLE tombstones (number INTEGER PRIMARY KEY);
-CREATE TABLE segments (number INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, dtype TEXT NOT NULL, first INTEGER NOT NULL,
-    rows INTEGER NOT NULL, dimensions INTEGER NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL, max_norm REAL NOT NULL, detail TEXT NOT NULL,
-    seal INTEGER NOT NULL);
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT};
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a collection was made for. `dimensions` is None until the first vectors when no model was given."""
-
-    fingerprint: str
-    model: str
-    model_path: str | None
-    dimensions: int | None
-    kind: str
-    metric: str
-    document_prompt: str | None
-    query_prompt: str | None
-    created: str
-    twinvec: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored document: `metadata` as JSON text, `passage` the number of its vector, None when it has none."""
-
-    number: int
-    id: str
-    text: str
-    metadata: str
-    passage: int | None
-
-
-def seal(*parts: Any) -> int:
-    """CRC-32 over the parts of a row. The length of each part is part of it, so nothing can move from one column to the next."""
-    return zlib.crc32("".join(f"{len(text)}:{text}" for text in map(str, parts)).encode("utf-8", "surrogatepass"))
+BUSY = 30_000  # milliseconds that a statement waits for another connection
+_CACHE = 32 << 20  # bytes of pages that a reader keeps; hits are read from all over the file
+_MANY = 500  # below this many values an IN (...) list; above it one statement reads them from a JSON array
 
 
 @contextmanager
@@ -110,10 +52,13 @@ def damaged(path: Path, what: str) -> CollectionError:
 
 
 class Store:
-    """One connection. `read()` is a snapshot of one commit, `write()` a transaction that counts as one commit."""
+    """One connection. `read()` is a snapshot of one commit, `write()` a transaction that counts as one commit.
+
+    A writable one upgrades an older format when it is opened, so open it only while holding the writer's lock.
+    """
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
-        self.folder, self.path, self.pid = folder, folder / NAME, os.getpid()
+        self.folder, self.path, self.pid, self.version = folder, folder / NAME, os.getpid(), FORMAT
         with sqlite_errors(self.path):
             self.db = self._connect(writable)
         try:
@@ -121,8 +66,10 @@ class Store:
                 self._check_format()
                 if writable:
                     self.db.execute("PRAGMA synchronous = FULL")
+                    self._upgrade()
                 else:
                     self.db.execute("PRAGMA query_only = 1")
+                    self.db.execute(f"PRAGMA cache_size = -{_CACHE >> 10}")
                     self._check_pages()
         except BaseException:
             self.db.close()
@@ -138,18 +85,17 @@ class Store:
 
     @staticmethod
     def _opened(uri: str) -> sqlite3.Connection:
-        return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(uri, uri=True, timeout=BUSY / 1000, isolation_level=None, check_same_thread=False)
 
     @staticmethod
-    def create(folder: Path, settings: Settings) -> None:
+    def create(folder: Path, settings: Settings, *, cut: str = CUT, stem: str = STEM) -> None:
         """A new database in an existing empty folder; it is whole on disk when this returns."""
         path = folder / NAME
         with sqlite_errors(path):
             db = sqlite3.connect(path, isolation_level=None)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
-                db.executescript(SCHEMA)
-                db.executemany("INSERT INTO counters VALUES (?, 0)", [(name,) for name in _COUNTERS])
+                schema.make(db, cut=cut, stem=stem)
                 text = json.dumps(asdict(settings))
                 db.execute("INSERT INTO settings VALUES ('collection', ?, ?)", (text, seal("collection", text)))
             finally:
@@ -157,13 +103,26 @@ class Store:
 
     def _check_format(self) -> None:
         application = self.db.execute("PRAGMA application_id").fetchone()[0]
-        version = self.db.execute("PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION:
+        self.version = self.db.execute("PRAGMA user_version").fetchone()[0]
+        if application != schema.APPLICATION:
             raise CollectionError(f"{self.path}: not the database of a collection, or it was emptied; {REMEDY}")
-        if version > FORMAT:
+        if self.version > FORMAT:
             raise CollectionError(
-                f"{self.folder}: written by a newer twinvec (collection format {version}, this one reads up to {FORMAT}): upgrade twinvec"
+                f"{self.folder}: written by a newer twinvec (collection format {self.version}, this one reads up to {FORMAT}): upgrade twinvec"
             )
+
+    def _upgrade(self) -> None:
+        if self.version < FORMAT or not lexical.exists(self.db):
+            with self.write():
+                schema.upgrade(self.db, self.version, self._texts())
+            self.version = FORMAT
+
+    def _texts(self) -> Iterator[tuple[int, str]]:
+        """(number, text) of every passage; read once it is asked for, when the tables are today's already."""
+        self.version, last = FORMAT, -1
+        while rows := self.living(last, 4096):
+            yield from rows
+            last = rows[-1][0]
 
     def _check_pages(self) -> None:
         if self.path.stat().st_size <= QUICK:
@@ -176,6 +135,7 @@ class Store:
         with sqlite_errors(self.path):
             self.db.execute("BEGIN")
             try:
+                self._check_format()  # the writer may have upgraded it since
                 yield
             finally:
                 self.db.execute("ROLLBACK")
@@ -199,30 +159,49 @@ class Store:
     # what is there
 
     def settings(self) -> Settings:
-        row = self.db.execute("SELECT value, seal FROM settings WHERE name = 'collection'").fetchone()
-        if row is None or seal("collection", row[0]) != row[1]:
+        values = self.setting("collection")
+        if values is None:
             raise damaged(self.path, "its settings are not what was written")
-        values = json.loads(row[0])
-        return Settings(**{field.name: values[field.name] for field in fields(Settings)})
+        return Settings(**{field.name: values[field.name] for field in fields(Settings) if field.name in values})
+
+    def setting(self, name: str) -> Any:
+        """A JSON value of the table of settings; None when it is not there."""
+        row = self.db.execute("SELECT value, seal FROM settings WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        if seal(name, row[0]) != row[1]:
+            raise damaged(self.path, "its settings are not what was written")
+        return json.loads(row[0])
 
     def counter(self, name: str) -> int:
         row = self.db.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
+        if row is None and self.version == 1 and name in ("layout", "parts"):
+            return 0
         if row is None or not isinstance(row[0], int):
             raise damaged(self.path, f"no counter {name}")
         return row[0]
 
-    def segments(self) -> list[Segment]:
-        """Every segment, in the order of its vectors."""
-        names = ", ".join(field.name for field in fields(Segment))
+    def segments(self, table: str = "segments") -> list[Segment]:
+        """Every segment (or "staged" one), in the order of its vectors."""
+        return self._entries(table, Segment, "first") if self.version > 1 or table == "segments" else []
+
+    def indexes(self) -> list[IndexFile]:
+        """Every approximate index, in the order of its vectors."""
+        return self._entries("indexes", IndexFile, "first_passage") if self.version > 1 else []
+
+    def _entries(self, table: str, kind: type[Any], order: str) -> list[Any]:
+        names = ", ".join(field.name for field in fields(kind))
         found = []
-        for *values, check in self.db.execute(f"SELECT {names}, seal FROM segments ORDER BY first"):
+        for *values, check in self.db.execute(f"SELECT {names}, seal FROM {table} ORDER BY {order}"):
             if seal(*values) != check:
-                raise damaged(self.path, f"the entry of segment {values[1]} is not what was written")
-            found.append(Segment(*values))
+                raise damaged(self.path, f"the entry of {'index' if table == 'indexes' else 'segment'} {values[1]} is not what was written")
+            found.append(kind(*values))
         return found
 
-    def tombstones(self) -> Rows:
-        numbers = [number for (number,) in self.db.execute("SELECT number FROM tombstones ORDER BY number")]
+    def tombstones(self, after: int = -1) -> Rows:
+        """Numbers of buried passages, ascending; only those of later commits than `after`."""
+        later = f"WHERE at > {int(after)} " if after >= 0 else ""
+        numbers = [number for (number,) in self.db.execute(f"SELECT number FROM tombstones {later}ORDER BY number")]
         if not all(isinstance(number, int) for number in numbers):  # SQLite reads a damaged row as NULL
             raise damaged(self.path, "a tombstone without a number")
         return np.asarray(numbers, dtype=np.int64)
@@ -230,41 +209,81 @@ class Store:
     def count(self, table: str) -> int:
         return int(self.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
-    def ids(self) -> list[str]:
-        """All ids in ascending order (of code points, as Python sorts them)."""
-        return [name for (name,) in self.db.execute("SELECT id FROM documents ORDER BY id")]
+    def ids(self, condition: str = "1", values: Sequence[Any] = ()) -> list[str]:
+        """All ids that a condition (SQL over `d`) allows, in ascending order (of code points, as Python sorts them)."""
+        return [name for (name,) in self.db.execute(f"SELECT d.id FROM documents d WHERE {condition} ORDER BY d.id", values)]
+
+    def matching(self, condition: str, values: Sequence[Any]) -> Rows:
+        """Numbers of the passages of all documents that a condition (SQL over `d`) allows, ascending."""
+        sql = f"SELECT p.number FROM documents d JOIN passages p ON p.document = d.number WHERE {condition}"
+        return np.sort(np.fromiter((number for (number,) in self.db.execute(sql, values)), dtype=np.int64))
+
+    @property
+    def _span(self) -> str:
+        return "p.start, p.stop" if self.version > 1 else "NULL, NULL"
 
     def find(self, ids: Iterable[str]) -> dict[str, Stored]:
         """The documents with these ids; what is not there is left out."""
-        found = {}
-        for row in self._many(
-            "SELECT d.number, d.id, d.text, d.metadata, d.seal, p.number FROM documents d LEFT JOIN passages p ON p.document = d.number "
-            "WHERE d.id IN",
+        found: dict[str, Stored] = {}
+        for *row, number, part, start, stop in self._many(
+            f"SELECT d.number, d.id, d.text, d.metadata, d.seal, p.number, p.part, {self._span} FROM documents d "
+            "LEFT JOIN passages p ON p.document = d.number WHERE d.id IN",
             list(dict.fromkeys(ids)),
+            " ORDER BY d.number, p.part",
         ):
-            found[row[1]] = Stored(*self._checked(row[:5]), row[5])
+            before = found.get(row[1])
+            pieces = () if number is None else (Piece(number, part, start, stop),)
+            found[row[1]] = replace(before, pieces=before.pieces + pieces) if before else Stored(*self._checked(row), pieces)
         return found
 
-    def passages(self, numbers: Iterable[int]) -> dict[int, Stored]:
-        """The document of each passage. A passage without a document is damage: CollectionError."""
-        wanted = list(dict.fromkeys(numbers))
-        found = {}
-        for number, part, check, *row in self._many(
-            "SELECT p.number, p.part, p.seal, d.number, d.id, d.text, d.metadata, d.seal FROM passages p JOIN documents d ON d.number = p.document "
-            "WHERE p.number IN",
+    def passages(self, numbers: Iterable[int]) -> dict[int, Found]:
+        """What hits need of each passage. A passage without a document is damage: CollectionError."""
+        wanted = sorted(set(numbers))
+        found: dict[int, Found] = {}
+        span = ", p.start, p.stop" if self.version > 1 and self.counter("parts") else ""
+        start = stop = None
+        for number, part, check, document, name, text, metadata, stamp, *place in self._many(
+            f"SELECT p.number, p.part, p.seal, d.number, d.id, d.text, d.metadata, d.seal{span} "
+            "FROM passages p JOIN documents d ON d.number = p.document WHERE p.number IN",
             wanted,
         ):
-            if seal(number, row[0], part) != check:
+            if place:
+                start, stop = place
+            if passage_seal(number, document, part, start, stop) != check:
                 raise damaged(self.path, f"passage {number} is not what was written")
-            found[number] = Stored(*self._checked(row), number)
+            if document_seal(document, name, text, metadata) != stamp:
+                raise damaged(self.path, f"document {name!r} is not what was written")
+            found[number] = name, text, metadata, part, start, stop
         if len(found) < len(wanted):
             raise damaged(self.path, f"no document for passage {next(number for number in wanted if number not in found)}")
         return found
 
     def passage_ids(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Only the ids, for breaking ties."""
+        """Only the ids of the documents, for breaking ties."""
         sql = "SELECT p.number, d.id FROM passages p JOIN documents d ON d.number = p.document WHERE p.number IN"
         return dict(self._many(sql, list(numbers)))
+
+    def owners(self, numbers: Iterable[int]) -> dict[int, int]:
+        """The number of the document of each passage."""
+        return dict(self._many("SELECT number, document FROM passages WHERE number IN", list(numbers)))
+
+    def pieces(self, ids: Iterable[str]) -> dict[int, list[int]]:
+        """Document numbers of these ids with the numbers of their passages; less to read than `find`."""
+        found: dict[int, list[int]] = {}
+        for document, passage in self._many(
+            "SELECT d.number, p.number FROM documents d LEFT JOIN passages p ON p.document = d.number WHERE d.id IN", list(dict.fromkeys(ids))
+        ):
+            found.setdefault(document, []).extend([] if passage is None else [passage])
+        return found
+
+    def living(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """(number, text) of the next passages behind number `after`, ascending."""
+        rows = self.db.execute(
+            f"SELECT p.number, p.part, {self._span}, d.number, d.id, d.text, d.metadata, d.seal FROM passages p "
+            "JOIN documents d ON d.number = p.document WHERE p.number > ? ORDER BY p.number LIMIT ?",
+            (after, limit),
+        )
+        return [(number, Piece(number, part, start, stop).of(self._checked(row)[2])) for number, part, start, stop, *row in rows]
 
     def _checked(self, row: Sequence[Any]) -> tuple[int, str, str, str]:
         number, name, text, metadata, check = row
@@ -272,23 +291,39 @@ class Store:
             raise damaged(self.path, f"document {name!r} is not what was written")
         return number, name, text, metadata
 
-    def _many(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
-        for at in range(0, len(values), _CHUNK):
-            part = values[at : at + _CHUNK]
-            yield from self.db.execute(f"{sql} ({','.join('?' * len(part))})", part)
+    def _many(self, sql: str, values: Sequence[Any], end: str = "") -> Iterator[Any]:
+        values = list(values)
+        if len(values) <= _MANY:
+            return self.db.execute(f"{sql} ({','.join('?' * len(values))}){end}", values)
+        return self.db.execute(f"{sql} (SELECT value FROM json_each(?)){end}", (json.dumps(values),))
 
     # changes, inside write()
 
     def set_counter(self, name: str, value: int) -> None:
         self.db.execute("UPDATE counters SET value = ? WHERE name = ?", (value, name))
 
-    def set_settings(self, settings: Settings) -> None:
-        text = json.dumps(asdict(settings))
-        self.db.execute("UPDATE settings SET value = ?, seal = ? WHERE name = 'collection'", (text, seal("collection", text)))
+    def set_setting(self, name: str, value: Any) -> None:
+        """None removes it."""
+        text = json.dumps(value)
+        self.db.execute("DELETE FROM settings WHERE name = ?", (name,))
+        if value is not None:
+            self.db.execute("INSERT INTO settings VALUES (?, ?, ?)", (name, text, seal(name, text)))
 
-    def put_segment(self, segment: Segment) -> None:
-        values = astuple(segment)
-        self.db.execute(f"INSERT INTO segments VALUES ({','.join('?' * (len(values) + 1))})", (*values, seal(*values)))
+    def set_settings(self, settings: Settings) -> None:
+        self.set_setting("collection", asdict(settings))
+
+    def put_segment(self, segment: Segment, table: str = "segments") -> None:
+        self._put(table, astuple(segment))
+
+    def put_index(self, index: IndexFile) -> None:
+        self._put("indexes", astuple(index))
+
+    def _put(self, table: str, values: tuple[Any, ...]) -> None:
+        self.db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * (len(values) + 1))})", (*values, seal(*values)))
+
+    def drop_entries(self, table: str, numbers: Iterable[int]) -> None:
+        """Out of the table of segments, of staged ones or of indexes; the files go with the next sweep."""
+        self.db.executemany(f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers])
 
     def put_documents(self, rows: Iterable[tuple[int, str, str, str]]) -> None:
         """(number, id, text, metadata); a number that is there is replaced."""
@@ -298,48 +333,30 @@ class Store:
             ((*row, seal(*row)) for row in rows),
         )
 
-    def put_passages(self, rows: Iterable[tuple[int, int]]) -> None:
-        """(number, document number)"""
-        self.db.executemany("INSERT INTO passages VALUES (?, ?, 0, ?)", ((*row, seal(*row, 0)) for row in rows))
+    def put_passages(self, rows: Sequence[tuple[int, int, int, int | None, int | None, str]]) -> None:
+        """(number, document number, part, start, stop, text): into the passages and into the lexical index."""
+        self.db.executemany(
+            "INSERT INTO passages (number, document, part, start, stop, seal) VALUES (?, ?, ?, ?, ?, ?)",
+            [(*row[:5], passage_seal(*row[:5])) for row in rows],
+        )
+        lexical.put(self.db, [(row[0], row[5]) for row in rows])
 
     def bury(self, passages: Iterable[int]) -> None:
-        """These passages get tombstones."""
-        gone = [(number,) for number in passages]
-        self.db.executemany("DELETE FROM passages WHERE number = ?", gone)
-        self.db.executemany("INSERT INTO tombstones VALUES (?)", gone)
+        """These passages get tombstones. Call it while their texts are still there."""
+        gone = list(passages)
+        if not gone:
+            return
+        at = self.counter("commit") + 1
+        lexical.drop(self.db, gone)
+        self.db.executemany("DELETE FROM passages WHERE number = ?", [(number,) for number in gone])
+        self.db.executemany("INSERT INTO tombstones (number, at) VALUES (?, ?)", [(number, at) for number in gone])
+
+    def unbury(self, low: int, high: int) -> None:
+        """Forget the tombstones from `low` to `high`: their vectors are gone."""
+        self.db.execute("DELETE FROM tombstones WHERE number BETWEEN ? AND ?", (low, high))
 
     def drop_documents(self, numbers: Iterable[int]) -> None:
         self.db.executemany("DELETE FROM documents WHERE number = ?", [(number,) for number in numbers])
 
-    # the whole truth, for verify()
 
-    def faults(self) -> list[str]:
-        """Everything in the database that is not as it was written; empty when all is well. Reads all of it."""
-        found = [f"{self.path}: {row[0]}" for row in self.db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-        if found:
-            return found
-        documents = self.db.execute("SELECT number, id, text, metadata, seal FROM documents")
-        found += [f"{self.path}: document {row[1]!r} is not what was written" for row in documents if seal(*row[:4]) != row[4]]
-        passages = self.db.execute("SELECT number, document, part, seal FROM passages")
-        found += [f"{self.path}: passage {row[0]} is not what was written" for row in passages if seal(*row[:3]) != row[3]]
-        lost = self.db.execute("SELECT count(*) FROM passages WHERE document NOT IN (SELECT number FROM documents)").fetchone()[0]
-        both = self.db.execute("SELECT count(*) FROM passages WHERE number IN (SELECT number FROM tombstones)").fetchone()[0]
-        if lost or both:
-            found.append(f"{self.path}: {lost} passages without a document, {both} both deleted and not")
-        return found + self.miscounts(self.segments())
-
-    def miscounts(self, segments: Sequence[Segment]) -> list[str]:
-        """Each vector belongs to a living passage or to a tombstone; segments do not overlap."""
-        vectors = sum(segment.rows for segment in segments)
-        living, dead = self.count("passages"), self.count("tombstones")
-        found = []
-        if living + dead != vectors:
-            found.append(f"{self.path}: {living} passages and {dead} tombstones for {vectors} vectors")
-        end = 0
-        for segment in segments:
-            if segment.first < end:
-                found.append(f"{self.path}: segment {segment.file} overlaps the one before it")
-            end = segment.first + segment.rows
-        if end > self.counter("next_passage"):
-            found.append(f"{self.path}: the counter of passages is behind its segments")
-        return found
+__all__ = ["Piece", "Settings", "Store", "Stored", "damaged", "passage_seal", "seal", "sqlite_errors"]

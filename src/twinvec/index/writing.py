@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +16,53 @@ import numpy.typing as npt
 from twinvec.errors import CollectionError, UsageError
 from twinvec.index import segments as files
 from twinvec.index.checks import VectorError, as_matrix, check_values, is_blank, normalised
-from twinvec.index.documents import DocumentError, batches, document_stream, to_json
+from twinvec.index.compaction import Compactor, known_files
+from twinvec.index.documents import DocumentError, as_document, batches, document_stream, to_json
 from twinvec.index.models import EncoderLike
+from twinvec.index.packing import LEARNED, SLACK, learned, pack
+from twinvec.index.passages import Cut, Cutter, Span
+from twinvec.index.report import AddReport, summed
+from twinvec.index.segments import Segment
 from twinvec.index.store import Store, Stored
 from twinvec.progress import Progress
 from twinvec.records import Document, EncodeReport, Vectors
 
 BATCH = 4096
+ON_LONG = ("truncate", "error", "split", "passages")
 _ENCODE = 1024  # texts given to the encoder at once: enough to sort by length, little enough for the progress bar to move
 
 
 @dataclass(frozen=True, slots=True)
-class AddReport:
-    """What became of the documents of one `add`: every one is counted in `added`, `replaced` or `unchanged`.
+class _Part:
+    """One text to encode: a passage of the document `id`, or all of it (span None)."""
 
-    `unchanged`: id, text and metadata were stored already. `without_vector`: texts without a character to read, or zero vectors: stored,
-    reported, never found. The rest sums the encoder's reports over the texts that were encoded.
-    """
-
-    documents: int = 0
-    added: int = 0
-    replaced: int = 0
-    unchanged: int = 0
-    without_vector: int = 0
-    encoded: int = 0
-    tokens: int = 0
-    truncated: int = 0
-    truncated_tokens: int = 0
-    unknown_rate: float = 0.0
-    prompt: str = ""
-    commits: int = 0
-    seconds: float = 0.0
-    first_without_vector: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def warnings(self) -> list[str]:
-        """Sentences worth showing to a user; empty when nothing was lost."""
-        notes = []
-        if self.without_vector:
-            shown = ", ".join(map(repr, self.first_without_vector))
-            notes.append(
-                f"{self.without_vector} of {self.documents} documents have no text: they are stored, but no search finds them (ids: {shown})"
-            )
-        if self.truncated:
-            notes.append(
-                f"{self.truncated} of {self.encoded} texts were longer than the model's window and lost {self.truncated_tokens} tokens in all"
-            )
-        if self.unknown_rate > 0.2:
-            notes.append(f"{self.unknown_rate:.0%} of the tokens are unknown to this model: it does not know this language or script")
-        return notes
+    id: str
+    part: int
+    span: Span | None
+    text: str
 
 
 class Writer:
-    """Adds to and deletes from one collection, over a writable `store`."""
+    """Changes one collection, over a writable `store`.
 
-    def __init__(self, folder: Path, store: Store, encoder: EncoderLike | None, on_long: str | None) -> None:
+    on_long, cut: how long texts are treated; with on_long None and no cut, as the collection remembers from the last time.
+    """
+
+    def __init__(self, folder: Path, store: Store, encoder: EncoderLike | None, on_long: str | None = None, cut: Cut | None = None) -> None:
         self.folder, self.store, self.encoder = folder, store, encoder
         with store.read():
             self.settings = store.settings()
-        self.options = {} if on_long is None else {"on_long": on_long}
-        self._sweep()
+        if on_long is None and cut is None and self.settings.passage_tokens is not None:
+            cut = Cut(self.settings.passage_tokens, self.settings.passage_overlap or 0)
+        self.cut, self._cutter = cut, None if cut is None or encoder is None else Cutter(encoder, cut, self.settings.document_prompt)
+        self.options = {} if on_long in (None, "passages") else {"on_long": on_long}
+        self.compactor = Compactor(folder, store)
+        self.sweep()
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Remove vector files that the database does not name. Under the writer's lock nobody is between writing a file and naming it."""
         with self.store.read():
-            known = {segment.file for segment in self.store.segments()}
+            known = known_files(self.store)
         for path in files.orphans(self.folder, known):
             path.unlink(missing_ok=True)
 
@@ -89,9 +71,7 @@ class Writer:
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise UsageError(f"batch = {batch!r}: wanted a number of documents, 1 or more")
         if vectors is None and self.encoder is None:
-            raise CollectionError(
-                f"{self.folder}: opened without a model, so texts cannot be encoded; use Collection.open(path, encoder), or give their vectors"
-            )
+            raise self._no_encoder()
         start, report = time.perf_counter(), AddReport()
         stream, total = document_stream(documents)
         matrix = None
@@ -104,7 +84,25 @@ class Writer:
                 part = None if matrix is None else matrix[at : at + len(block)]
                 report = self._add_batch(block, part, report, bar)
                 at += len(block)
+                self.compactor.merge_small()
         return replace(report, seconds=time.perf_counter() - start)
+
+    def update(self, id: str, text: str | None, metadata: Mapping[str, Any] | None) -> None:
+        """See Collection.update."""
+        with self.store.read():
+            known = self.store.find([id]).get(id)
+        if known is None:
+            raise DocumentError(f"update: no document has the id {id!r}; add it with: add([({id!r}, text)])")
+        if text is not None and text != known.text and self.encoder is None:
+            raise self._no_encoder()
+        item = (id, known.text if text is None else text, json.loads(known.metadata) if metadata is None else metadata)
+        with Progress(None, "index", show=False) as bar:
+            self._add_batch([as_document(item, 1)], None, AddReport(), bar, keep=text is None)
+
+    def _no_encoder(self) -> CollectionError:
+        return CollectionError(
+            f"{self.folder}: opened without a model, so texts cannot be encoded; use Collection.open(path, encoder), or give their vectors"
+        )
 
     def _given(self, vectors: Any, documents: list[Document]) -> npt.NDArray[Any]:
         """The caller's vectors, all checked before anything is stored."""
@@ -115,118 +113,169 @@ class Writer:
             check_values(matrix[at : at + BATCH], "vectors", at, [document.id for document in documents[at : at + BATCH]])
         return matrix
 
-    def _add_batch(self, documents: list[Document], given: npt.NDArray[Any] | None, report: AddReport, bar: Progress) -> AddReport:
-        """One commit."""
+    def _add_batch(
+        self, documents: list[Document], given: npt.NDArray[Any] | None, report: AddReport, bar: Progress, *, keep: bool = False
+    ) -> AddReport:  # fmt: skip
+        """One commit. keep: the passages stay as they are, whatever the setting for long texts is."""
         last = {document.id: i for i, document in enumerate(documents)}
         with self.store.read():
             known = self.store.find(last)
         texts = {name: to_json(documents[i].metadata) for name, i in last.items()}
-        same = {name for name in last if name in known and given is None and known[name].text == documents[last[name]].text}
+        spans = self._spans({name: documents[i].text for name, i in last.items()} if given is None and not keep else {})
+        same = {
+            name
+            for name, i in last.items()
+            if given is None and name in known and known[name].text == documents[i].text and (keep or _as_cut(known[name], spans[name]))
+        }
         unchanged = {name for name in same if known[name].metadata == texts[name]}
         fresh = [i for name, i in last.items() if name not in same]
         worth = [i for i in fresh if not is_blank(documents[i].text)]
         reports: list[EncodeReport] = []
         if given is not None:
+            parts = [_Part(documents[i].id, 0, None, documents[i].text) for i in worth]
             found: npt.NDArray[Any] = given[worth]
             bar.advance(len(documents))
         else:
+            parts = [part for i in worth for part in _parts(documents[i], spans[documents[i].id])]
             bar.advance(len(documents) - len(worth))
-            found = self._encode([documents[i] for i in worth], reports, bar)
+            found = self._encode(parts, reports, bar)
         stored, norms = normalised(found, self.settings.metric)
-        owners = [documents[worth[row]].id for row in np.flatnonzero(norms > 0)]
+        owners = [parts[row] for row in np.flatnonzero(norms > 0)]
         changed = [documents[i] for name, i in last.items() if name not in unchanged]
         if changed:
             self._commit(changed, texts, known, [name for name in last if name not in same], owners, stored[norms > 0])
-        found_by = set(owners)
+        found_by = {part.id for part in owners}
         vectorless = [documents[i].id for i in fresh if documents[i].id not in found_by]
-        return _summed(report, documents, known, unchanged, vectorless, reports, bool(changed))
+        return summed(report, documents, known, unchanged, vectorless, reports, len(owners), bool(changed))
 
-    def _encode(self, documents: list[Document], reports: list[EncodeReport], bar: Progress) -> Vectors:
+    def _spans(self, texts: dict[str, str]) -> dict[str, list[Span | None]]:
+        """The passages that each text is to have."""
+        if self._cutter is None:
+            return {name: [None] for name in texts}
+        return dict(zip(texts, self._cutter.spans(list(texts.values())), strict=True))
+
+    def _encode(self, parts: Sequence[_Part], reports: list[EncodeReport], bar: Progress) -> Vectors:
         encoder: Any = self.encoder
-        parts = [np.zeros((0, encoder.dimensions), dtype=np.float32)]
-        for at in range(0, len(documents), _ENCODE):
-            part = documents[at : at + _ENCODE]
-            encoding = encoder.encode_with_report([document.text for document in part], prompt=self.settings.document_prompt, **self.options)
-            matrix = as_matrix(encoding.vectors, self.settings.dimensions, f"vectors of {encoder.name}")
-            if len(matrix) != len(part):
-                raise VectorError(f"vectors of {encoder.name}: {len(part)} texts gave {len(matrix)} vectors; this encoder cannot be used")
-            check_values(matrix, f"vectors of {encoder.name}", at, [document.id for document in part])
-            parts.append(np.asarray(matrix, dtype=np.float32))
-            reports.append(encoding.report)
-            bar.advance(len(part))
-        return np.concatenate(parts)
+        vectors = [np.zeros((0, self.settings.dimensions or (encoder.dimensions if encoder is not None else 1)), dtype=np.float32)]
+        for at in range(0, len(parts), _ENCODE):
+            block = parts[at : at + _ENCODE]
+            matrix, report = encoded(encoder, block, self.settings.document_prompt, self.settings.dimensions, self.options)
+            vectors.append(matrix)
+            reports.append(report)
+            bar.advance(sum(part.part == 0 for part in block))
+        return np.concatenate(vectors)
 
     def _commit(
-        self, changed: list[Document], metadata: dict[str, str], known: dict[str, Stored], revectored: list[str], owners: list[str], vectors: Vectors
+        self,
+        changed: list[Document],
+        metadata: dict[str, str],
+        known: dict[str, Stored],
+        gone: list[str],
+        owners: list[_Part],
+        vectors: Vectors,
     ) -> None:
-        """changed: documents to write; revectored: ids whose old vector goes; owners: ids of the rows of `vectors` (m, D)."""
+        """changed: documents to write; gone: ids whose old vectors go; owners: what the rows of `vectors` (m, D) are of."""
         store, segment = self.store, None
         with store.read():
-            first, number = store.counter("next_passage"), store.counter("next_segment")
+            first, number, free = (store.counter(name) for name in ("next_passage", "next_segment", "next_document"))
+            ranges = store.setting("ranges")
         if len(vectors):
-            segment = files.write(self.folder, number, first, vectors)
+            segment, ranges = self._written(number, first, vectors, ranges)
+        numbers = {}
+        for document in changed:
+            if document.id in known:
+                numbers[document.id] = known[document.id].number
+            else:
+                numbers[document.id] = free
+                free += 1
         try:
             with store.write():
-                free = store.counter("next_document")
-                numbers = {}
-                for document in changed:
-                    if document.id in known:
-                        numbers[document.id] = known[document.id].number
-                    else:
-                        numbers[document.id] = free
-                        free += 1
                 store.set_counter("next_document", free)
+                store.bury(piece.number for name in gone if name in known for piece in known[name].pieces)
                 store.put_documents((numbers[document.id], document.id, document.text, metadata[document.id]) for document in changed)
-                store.bury(known[name].passage for name in revectored if name in known and known[name].passage is not None)  # type: ignore[misc]
                 if segment is not None:
                     store.put_segment(segment)
-                    store.put_passages((first + row, numbers[name]) for row, name in enumerate(owners))
+                    rows = [(first + row, numbers[p.id], p.part, *(p.span or (None, None)), p.text) for row, p in enumerate(owners)]
+                    store.put_passages(rows)
                     store.set_counter("next_passage", first + len(owners))
                     store.set_counter("next_segment", number + 1)
-                    if self.settings.dimensions is None:
-                        self.settings = replace(self.settings, dimensions=vectors.shape[1])
-                        store.set_settings(self.settings)
+                    self._remember(vectors.shape[1], ranges, any(part.span is not None for part in owners))
         except BaseException:
             # The database decides whether the file counts: an interrupt may come after the commit.
             with suppress(Exception):
-                self._sweep()
+                self.sweep()
             raise
 
-    def delete(self, ids: list[str]) -> int:
+    def _written(self, number: int, first: int, vectors: Vectors, ranges: Any) -> tuple[Segment, Any]:
+        """The segment's files, and the int8 ranges, learned from the first batch that is large enough (until then float16 is written)."""
+        dtype = self.settings.store
+        if dtype == "int8" and ranges is None:
+            if len(vectors) >= LEARNED:
+                ranges = learned(vectors).tolist()
+            else:
+                dtype = "float16"
+        between = np.asarray(ranges, dtype=np.float32) if dtype == "int8" else None
+        unit = self.settings.metric == "cosine"
+        longest = float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1)).max()) * SLACK[dtype]
+        rows, size = vectors.shape
+        segment = files.write(
+            self.folder,
+            number,
+            first + np.arange(rows),
+            [pack(vectors, dtype, between, unit=unit)],
+            dtype=dtype,
+            dimensions=size,
+            max_norm=longest,
+            ranges=between,
+            unit=unit,
+        )
+        return segment, ranges
+
+    def _remember(self, dimensions: int, ranges: Any, cut: bool) -> None:
+        """What the collection learns from a batch, in its commit."""
+        store, settings = self.store, self.settings
+        if ranges is not None and store.setting("ranges") is None:
+            store.set_setting("ranges", ranges)
+        if cut and not store.counter("parts"):
+            store.set_counter("parts", 1)
+        tokens, overlap = (None, None) if self.cut is None else (self.cut.tokens, self.cut.overlap)
+        if self.options or self.cut is not None:
+            settings = replace(settings, passage_tokens=tokens, passage_overlap=overlap)
+        settings = replace(settings, dimensions=settings.dimensions or dimensions)
+        if settings != self.settings:
+            store.set_settings(settings)
+            self.settings = settings
+
+    def delete(self, ids: Sequence[str]) -> int:
         """See Collection.delete."""
         with self.store.read():
-            found = self.store.find(ids)
+            found = self.store.pieces(ids)
         if found:
             with self.store.write():
-                self.store.bury(stored.passage for stored in found.values() if stored.passage is not None)
-                self.store.drop_documents(stored.number for stored in found.values())
+                self.store.bury(number for numbers in found.values() for number in numbers)
+                self.store.drop_documents(found)
         return len(found)
 
 
-def _summed(
-    report: AddReport, documents: list[Document], known: dict[str, Stored], unchanged: set[str], vectorless: list[str], reports: list[EncodeReport],
-    committed: bool,
-) -> AddReport:  # fmt: skip
-    names = {document.id for document in documents}
-    added = len(names - known.keys())
-    tokens = report.tokens + sum(part.tokens for part in reports)
-    unknown = report.unknown_rate * report.tokens + sum(part.unknown_rate * part.tokens for part in reports)
-    return replace(
-        report,
-        documents=report.documents + len(documents),
-        added=report.added + added,
-        unchanged=report.unchanged + len(unchanged),
-        replaced=report.replaced + len(documents) - added - len(unchanged),
-        without_vector=report.without_vector + len(vectorless),
-        encoded=report.encoded + sum(part.rows for part in reports),
-        tokens=tokens,
-        truncated=report.truncated + sum(part.truncated for part in reports),
-        truncated_tokens=report.truncated_tokens + sum(part.truncated_tokens for part in reports),
-        unknown_rate=unknown / tokens if tokens else 0.0,
-        prompt=reports[0].prompt if reports else report.prompt,
-        commits=report.commits + committed,
-        first_without_vector=(report.first_without_vector + vectorless)[:5],
-    )
+def encoded(
+    encoder: Any, parts: Sequence[Any], prompt: str | None, dimensions: int | None, options: Mapping[str, Any]
+) -> tuple[Vectors, EncodeReport]:
+    """Checked vectors (n, D) of texts; `parts` have `id` and `text`."""
+    encoding = encoder.encode_with_report([part.text for part in parts], prompt=prompt, **options)
+    matrix = as_matrix(encoding.vectors, dimensions, f"vectors of {encoder.name}")
+    if len(matrix) != len(parts):
+        raise VectorError(f"vectors of {encoder.name}: {len(parts)} texts gave {len(matrix)} vectors; this encoder cannot be used")
+    check_values(matrix, f"vectors of {encoder.name}", 0, [part.id for part in parts])
+    return np.asarray(matrix, dtype=np.float32), encoding.report
 
 
-__all__ = ["BATCH", "AddReport", "DocumentError", "Writer"]
+def _as_cut(known: Stored, spans: Sequence[Span | None]) -> bool:
+    """True when the stored passages are those that the text would be cut into now. A text without a vector stays without one."""
+    return not known.pieces or [piece.span for piece in known.pieces] == list(spans)
+
+
+def _parts(document: Document, spans: Sequence[Span | None]) -> list[_Part]:
+    return [_Part(document.id, i, span, document.text if span is None else document.text[span[0] : span[1]]) for i, span in enumerate(spans)]
+
+
+__all__ = ["BATCH", "ON_LONG", "AddReport", "DocumentError", "Writer"]

@@ -15,7 +15,7 @@ from torch import nn
 
 from twinvec.errors import EncodeError, InputTypeError, ModelError, UsageError
 from twinvec.model.backbone import PRECISIONS, check_weights, load_tokenizer, quiet, window_of
-from twinvec.model.encoder import check_precision, pick_device
+from twinvec.model.engines.torch_engine import check_precision, pick_device
 from twinvec.model.layout import read_object
 from twinvec.model.resolve import first_line, resolve
 from twinvec.model.threads import respect_quota

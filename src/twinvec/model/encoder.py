@@ -8,23 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from twinvec.errors import EncodeError, ModelError, TwinvecWarning, UsageError, choose, nearest
-from twinvec.model.adapters import merged
-from twinvec.model.backbone import PRECISIONS
-from twinvec.model.fingerprint import fingerprint_of, parts_of
+from twinvec.model.engines import Engine
+from twinvec.model.fingerprint import fingerprint_of
 from twinvec.model.inputs import as_texts
-from twinvec.model.net import Net
-from twinvec.model.resolve import first_line
-from twinvec.model.threads import respect_quota
 from twinvec.model.tokens import Prompt, Tokens
 from twinvec.progress import Progress
 from twinvec.records import EncodeReport, Encoding, Vectors
+
+if TYPE_CHECKING:
+    from twinvec.model.net import Net
 
 Numbers = npt.NDArray[np.int64]
 ON_LONG = ("truncate", "error", "split")
@@ -43,32 +41,45 @@ class _Rows:
 
 
 class Encoder:
-    """A sentence encoder. Make one with `Encoder.load`; `.net` is the torch module, `.tokens` the tokenizer."""
+    """A sentence encoder. Make one with `Encoder.load`. `.engine` computes, `.tokens` tokenises; `.net` is the torch engine's module.
+
+    engine: an `Engine`, or a `Net`, which then runs on torch in `precision`. One encoder may be used from several threads at once.
+    """
 
     def __init__(
-        self, net: Net, tokens: Tokens, *, name: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None,
+        self, engine: Engine | Net, tokens: Tokens, *, name: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None,
         precision: str = "float32", source: Path | None = None,
     ) -> None:  # fmt: skip
-        self.net, self.tokens, self.name, self.precision, self.source = net, tokens, name, precision, source
+        if not isinstance(engine, Engine):
+            from twinvec.model.engines.torch_engine import TorchEngine
+
+            engine = TorchEngine(engine, precision)
+        self.engine: Engine = engine
+        self.tokens, self.name, self.source = tokens, name, source
         self.prompts, self.default_prompt = dict(prompts or {}), default_prompt
-        self.engine = "torch"
-        self.threads = respect_quota()
+        self._wide: Encoder | None = None  # the same in float32, made when a lower precision gives a vector that is not finite
 
     @staticmethod
     def load(
-        name: str | Path, *, device: str | None = None, precision: str = "float32", revision: str | None = None, pooling: str | None = None,
-        max_tokens: int | None = None, trust_remote_code: bool = False,
+        name: str | Path, *, device: str | None = None, precision: str | None = None, revision: str | None = None, pooling: str | None = None,
+        max_tokens: int | None = None, trust_remote_code: bool = False, engine: str | None = None, profile: str | Path | None = None,
+        threads: int | None = None,
     ) -> Encoder:  # fmt: skip
-        """Load "minilm", a model folder (twinvec, sentence-transformers, bare transformers) or a hub id at a revision.
+        """Load "minilm", a model folder (twinvec, sentence-transformers, bare transformers, static) or a hub id at a revision.
 
-        precision: "float32", "bf16", or "float16" (GPU only). pooling: overrides the folder, for example "cls" or "cls+mean".
-        max_tokens: a smaller window. Raises ModelError when the model is not what it says, UsageError for a wrong option.
+        engine: "torch"; "ctranslate2" or "onnx" (made by `twinvec export`, no torch is imported); "static" for static embeddings; "auto" takes
+        what `twinvec tune` has chosen on this machine, if it has. None is torch, or static where the model is static. profile: the file with
+        tune's choice, where it does not lie in the model folder. precision: "float32" (also None), "bf16", "int8", or "float16" (GPU only).
+        threads: how many it computes with; None is what the container grants. pooling: overrides the folder, for example "cls" or "cls+mean".
+        max_tokens: a smaller window.
+        Raises ModelError when the model is not what it says, UsageError for a wrong option.
         """
         from twinvec.model.folder import load_encoder
 
         return load_encoder(
-            name, device=device, precision=precision, revision=revision, pooling=pooling, max_tokens=max_tokens, trust_remote_code=trust_remote_code
-        )
+            name, device=device, precision=precision, revision=revision, pooling=pooling, max_tokens=max_tokens,
+            trust_remote_code=trust_remote_code, engine=engine, profile=profile, threads=threads,
+        )  # fmt: skip
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that works alone, here, in sentence-transformers and in transformers. An existing folder is replaced whole."""
@@ -77,12 +88,25 @@ class Encoder:
         return save_encoder(self, Path(folder))
 
     @property
+    def net(self) -> Net:
+        """The torch module. UsageError where the engine is another than torch."""
+        return self.engine.net
+
+    @property
+    def precision(self) -> str:
+        return self.engine.precision
+
+    @property
+    def threads(self) -> int:
+        return self.engine.threads
+
+    @property
     def dimensions(self) -> int:
-        return self.net.dimensions
+        return self.engine.dimensions
 
     @property
     def normalizes(self) -> bool:
-        return self.net.normalize
+        return self.engine.normalizes
 
     @property
     def max_tokens(self) -> int:
@@ -94,11 +118,17 @@ class Encoder:
 
         The precision it runs in does not count: a model loaded in bf16 searches the collection that its float32 self has filled.
         """
-        if self.precision != "float32" and self.source is not None:
+        if self.engine.name == "torch" and self.precision in ("bf16", "float16") and self.source is not None:
             # The weights here are rounded, so the folder is read once more.
-            return Encoder.load(self.source, device="cpu", pooling="+".join(self.net.pooling), max_tokens=self.max_tokens).fingerprint
-        with merged(self.net):  # adapters count for what they make of the weights
-            return fingerprint_of(parts_of(self.net, self.tokens, self.prompts, self.default_prompt))
+            return self._in_float32("cpu").fingerprint
+        return fingerprint_of(self.engine.parts(self.tokens, self.prompts, self.default_prompt))
+
+    def _in_float32(self, device: str | None = None) -> Encoder:
+        """The same model on torch in float32, from its folder."""
+        assert self.source is not None
+        found = Encoder.load(self.source, device=device, engine="torch", pooling="+".join(self.engine.pooling), max_tokens=self.max_tokens)
+        found.prompts, found.default_prompt = dict(self.prompts), self.default_prompt
+        return found
 
     def prompt_text(self, prompt: str | None) -> str:
         """The text of a prompt by its name; None means the model's default prompt, "" none at all. UsageError for an unknown name."""
@@ -149,9 +179,11 @@ class Encoder:
                 if on_long == "error":
                     self._refuse_long(counts[at:stop], block, which, at)
                 vectors[at:stop] = self._forward(rows, len(block), lead, batch_tokens, bar)
+                self._redo(vectors[at:stop], rows, lead, batch_tokens)
         self._require_finite(vectors, which)
         report = self._report(listed, which, counts, lead, time.perf_counter() - start)
-        return Encoding(vectors[which] if len(distinct) < len(listed) else vectors, report)
+        several = len(distinct) < len(listed)
+        return Encoding(vectors[which] if several else vectors, report, counts[which] if several else counts)
 
     def _rows(self, texts: Sequence[str], prompt: Prompt, on_long: str) -> _Rows:
         """Tokenise; a prompt is text before the text, as it was in training."""
@@ -187,24 +219,15 @@ class Encoder:
 
     def _forward(self, rows: _Rows, n: int, prompt: Prompt, budget: int | None, bar: Progress) -> Vectors:
         lengths = [len(row) for row in rows.rows]
-        pieces = np.zeros((len(lengths), self.dimensions), dtype=np.float32)
         first = np.diff(rows.owner, prepend=-1) > 0  # the bar counts texts, not their pieces
-        was_training = self.net.training
-        self.net.eval()
         try:
-            with torch.inference_mode():
-                for chunk in self.net.chunked(lengths, budget):
-                    found = self.net([rows.rows[i] for i in chunk], prompt.tokens)
-                    pieces[chunk] = found.float().cpu().numpy()
-                    bar.advance(int(first[chunk].sum()))
+            pieces = self.engine.forward(rows.rows, prompt.tokens, budget, lambda chunk: bar.advance(int(first[list(chunk)].sum())))
         except IndexError as err:
             highest = max(max(row, default=0) for row in rows.rows)
             raise ModelError(
                 f"{self.name}: {err}: the tokenizer gives tokens up to {highest} and rows up to {max(lengths)} tokens, "
                 "more than the model has embeddings for; tokenizer and weights do not belong together"
             ) from err
-        finally:
-            self.net.train(was_training)
         if len(lengths) == n:
             return pieces
         weight = np.asarray([max(length - prompt.tokens, 1) for length in lengths], dtype=np.float32)[:, None]
@@ -218,6 +241,19 @@ class Encoder:
             norms = np.linalg.norm(out[several], axis=1, keepdims=True)
             out[several] /= np.where(norms > 0, norms, 1)
         return out
+
+    def _redo(self, vectors: Vectors, rows: _Rows, prompt: Prompt, budget: int | None) -> None:
+        """Encode texts with a NaN or infinity once more, in float32, where this is a lower precision and the model's folder is there."""
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if not len(bad) or self.precision == "float32" or self.source is None:
+            return
+        if self._wide is None:
+            self._wide = self._in_float32()
+        place = {text: i for i, text in enumerate(bad.tolist())}
+        members = [i for i, text in enumerate(rows.owner) if text in place]
+        again = _Rows([rows.rows[i] for i in members], [place[rows.owner[i]] for i in members], [], [])
+        vectors[bad] = self._wide._forward(again, len(bad), prompt, budget, Progress(None, "encode", show=False))
+        warn(f"{len(bad)} texts gave NaN or infinity in {self.precision} and were encoded again in float32")
 
     def _require_finite(self, vectors: Vectors, which: Numbers) -> None:
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -243,16 +279,17 @@ class Encoder:
             empty=[i for i, text in enumerate(texts) if not text or text.isspace()],
             unknown_rate=int(each[:, 2].sum()) / content if content else 0.0,
             prompt=prompt.text,
-            engine=self.engine,
+            engine=self.engine.name,
             precision=self.precision,
-            threads=torch.get_num_threads(),
+            threads=self.threads,
             seconds=seconds,
         )
 
     def __repr__(self) -> str:
-        pooling = "+".join(self.net.pooling)
+        engine = "" if self.engine.name == "torch" else f"engine={self.engine.name!r}, "
         return (
-            f"Encoder({self.name!r}, dimensions={self.dimensions}, max_tokens={self.max_tokens}, pooling={pooling!r}, precision={self.precision!r})"
+            f"Encoder({self.name!r}, {engine}dimensions={self.dimensions}, max_tokens={self.max_tokens}, "
+            f"pooling={'+'.join(self.engine.pooling)!r}, precision={self.precision!r})"
         )
 
 
@@ -268,26 +305,8 @@ def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
         yield at, len(texts)
 
 
-def pick_device(device: str | None) -> torch.device:
-    """None takes a CUDA device when there is one, else the CPU."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.zeros(1, device=found)
-    except (RuntimeError, AssertionError) as err:
-        raise UsageError(f"device = {device!r}: torch cannot use it ({first_line(err)}); choose cpu or cuda") from err
-    return found
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    choose("precision", precision, PRECISIONS)
-    if precision == "float16" and device.type == "cpu":
-        raise UsageError("precision = 'float16': on a CPU half precision is about ten times slower than float32; use float32 or bf16")
-
-
 def warn(message: str) -> None:
     warnings.warn(message, TwinvecWarning, stacklevel=3)
 
 
-__all__ = ["Encoder", "ModelError", "check_precision", "pick_device", "warn"]
+__all__ = ["Encoder", "warn"]

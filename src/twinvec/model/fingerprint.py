@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-from twinvec.model.net import Net
-from twinvec.model.tokens import Tokens
+    from twinvec.model.net import Net
+    from twinvec.model.tokens import Tokens
 
 GOLDEN_TEXTS = (
     "A man is playing a guitar.",
@@ -22,6 +22,8 @@ GOLDEN_TOLERANCE = 1e-3  # 1 - cosine; a wrong pooling or a skipped head is far 
 
 def weights_hash(net: nn.Module) -> str:
     """SHA-256 over names, shapes and float32 bytes of all parameters and persistent buffers."""
+    import torch
+
     state = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         wide = tensor.detach().to("cpu", torch.float32).contiguous()

@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 
 from twinvec.errors import DataError, UsageError, choose
-from twinvec.model.encoder import Encoder, pick_device
+from twinvec.model.encoder import Encoder
+from twinvec.model.engines.torch_engine import pick_device
 from twinvec.model.layout import parse_pooling
 from twinvec.model.net import Net
 from twinvec.model.tokens import Tokens

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from twinvec.errors import ModelError, choose
-from twinvec.model.pooling import POOLINGS
 
 # twinvec's names against those of sentence-transformers, whose order a concatenation follows.
 THEIR_POOLING = {
@@ -74,7 +73,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def parse_pooling(text: str | Sequence[str]) -> tuple[str, ...]:
     """'mean' or 'cls+mean' (or a list) as a tuple of known names, in the order in which sentence-transformers joins them when saved by flags."""
     names = [part.strip() for part in text.split("+")] if isinstance(text, str) else list(text)
-    return tuple(choose("pooling", name, POOLINGS) for name in names)
+    return tuple(choose("pooling", name, THEIR_POOLING) for name in names)
 
 
 def read_layout(folder: Path) -> Layout:

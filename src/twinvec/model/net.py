@@ -34,6 +34,7 @@ class Net(nn.Module):
         self.pooling, self.normalize, self.include_prompt, self.pad_id = tuple(pooling), normalize, include_prompt, pad_id
         self._checkpointing = False
         self.packed = packed_forward(backbone)
+        self.calibration: Sequence[Sequence[int]] | None = None  # token rows that an 8-bit forward was calibrated on
         self._leaks: bool | None = None  # does padding change a row? Found out at the first batch that has any
 
     @property
@@ -70,6 +71,10 @@ class Net(nn.Module):
     def rebuild(self) -> None:
         """Make the packed forward anew, after modules of the backbone were exchanged (adapters put on or taken off)."""
         self.packed = packed_forward(self.backbone)
+        if self.calibration is not None:
+            from twinvec.model.quantized import quantize
+
+            quantize(self, self.calibration)
         self.set_checkpointing(self._checkpointing)
 
     def set_checkpointing(self, on: bool) -> None:

@@ -56,6 +56,12 @@ def usable_cpus() -> int:
     return max(1, available)
 
 
+def default_threads() -> int:
+    """Threads of an engine other than torch: what OMP_NUM_THREADS says (which those libraries know too), else the CPUs that may be used."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdigit() and int(told) > 0 else usable_cpus()
+
+
 @cache
 def respect_quota() -> int:
     """Lower torch's thread count to the quota, once a process, unless OMP_NUM_THREADS says otherwise. Returns the count in force."""

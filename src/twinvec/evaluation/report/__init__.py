@@ -1,0 +1,1 @@
+"""The report of `twinvec compare`: one HTML file with drawings of its own."""

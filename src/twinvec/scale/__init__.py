@@ -1,0 +1,1 @@
+"""Encoding of any size: streamed, resumable, in several processes, on Ray."""
