@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "search": {"model", "index"},
     "evaluation": {"data", "model", "index"},
     "scale": {"data", "model", "index"},
+    "integrations": {"model"},
     "runs": {"data", "model", "objectives", "index", "training", "search", "evaluation"},
     "cli": {"data", "model", "objectives", "index", "training", "mining", "search", "evaluation", "scale", "runs"},
 }

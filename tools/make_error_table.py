@@ -24,6 +24,9 @@ ROOMS = {
     "mining": "Mining and cross-encoders",
     "index": "Collections and vectors",
     "search": "Searching",
+    "remote": "Collections on servers",
+    "scale": "Encoding any number of texts",
+    "evaluation": "Evaluation",
     "cli": "The command line",
 }
 

@@ -103,7 +103,7 @@ def compare(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Put models beside each other on your data: quality with intervals, cost, and which to take.
+    """Compare models on your data: quality, cost, which to take.
 
     Each model is measured in a process of its own. Results are kept, and measured again when the model, the data, an option or the machine changes.
 
@@ -120,6 +120,8 @@ def compare(
         raise UsageError(f"{models[0]}: nothing to measure on; give --data FILE (more than once for several files)")
     if no_cache and cache is not None:
         raise UsageError("give one of --cache and --no-cache")
+    if not 0 < level < 1:
+        raise UsageError(f"--level {level:g}: wanted a confidence between 0 and 1, such as 0.95")
     for option, path, endings in (("--html", html, (".html", ".htm")), ("--picture", picture, (".svg", ".png"))):
         if path is not None:
             check_output(path, endings, force, option)

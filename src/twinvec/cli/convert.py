@@ -66,7 +66,7 @@ def convert(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Turn a GGUF file, word vectors, or a transformer into a model folder.
+    """Make a model folder of GGUF, word vectors or a transformer.
 
     GGUF (extra gguf): quantised weights come back as float32, and a language model's output layer is left out; what comes out of a raw language
     model is a poor encoder before it is trained. Word vectors (GloVe, word2vec, fastText's .vec): a text is the mean of its words. --static: each

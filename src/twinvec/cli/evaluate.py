@@ -104,7 +104,7 @@ def evaluate(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Measure a model on labelled files or retrieval folders, or models on a suite of public sets.
+    """Measure models on labelled files, folders, or a public suite.
 
     What is measured follows from the file: correlation with scores, average precision of pairs, ranking of documents, classes, and more.
     Folders hold corpus.jsonl, queries.jsonl and qrels/test.tsv. Every figure comes with a bootstrap interval.

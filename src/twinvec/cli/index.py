@@ -103,7 +103,9 @@ def index(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Add documents to a collection, or replace them by their id; delete, compact, optimize, or move it to another model.
+    """Add, replace or delete documents of a collection; tend it.
+
+    Tending it: compact, optimize, index a field, move to another model or to a server.
 
     Every few thousand documents are one commit; interrupted, the collection stands at the last one, and the same command goes on: documents
     that are there already with the same text are not encoded again.
@@ -277,7 +279,7 @@ def _removed_if_empty(collection: Any, made: bool) -> Iterator[None]:
 
 
 def _delete(out: Console, place: str, where: str | None, file: Path | None, encoding: str) -> None:
-    from twinvec.cli.loading import standard_input
+    from twinvec.data.textfile import standard_input
 
     with _opened(place) as target:
         if file is not None:

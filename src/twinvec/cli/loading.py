@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +54,7 @@ def check_inputs(paths: list[Path]) -> None:
 def documents_of(paths: list[Path], *, text: str | None, id: str | None, encoding: str, format: str | None) -> Iterator[Document]:
     """The documents of the files; "-" is standard input, one text a line with ids stdin:1, stdin:2, ..."""
     from twinvec.data.documents import read_documents
+    from twinvec.data.textfile import standard_input
     from twinvec.records import Document
 
     files = [path for path in paths if str(path) != "-"]
@@ -68,26 +67,13 @@ def documents_of(paths: list[Path], *, text: str | None, id: str | None, encodin
 
 def texts_of(path: Path, *, text: str | None, encoding: str, format: str | None) -> Iterator[str]:
     """The texts of a file, or of standard input ("-"), in order and without ids."""
+    from twinvec.data.documents import read_texts
+    from twinvec.data.textfile import standard_input
+
     if str(path) == "-":
         yield from standard_input(encoding)
         return
-    from twinvec.data.documents import read_texts
-
     yield from read_texts(path, text, encoding=encoding, format=format)
-
-
-def standard_input(encoding: str) -> Iterator[str]:
-    """The lines of standard input without their line ends; a blank line is an empty text."""
-    number = 0
-    try:
-        codecs.lookup(encoding)
-        for number, line in enumerate(sys.stdin.buffer, start=1):
-            text = line.decode(encoding).removesuffix("\n").removesuffix("\r")
-            yield text.removeprefix("\ufeff") if number == 1 else text
-    except LookupError:
-        raise UsageError(f"--encoding {encoding!r}: no such text encoding; common ones: utf-8, gb18030, big5, cp1252") from None
-    except UnicodeDecodeError as err:
-        raise DataError(f"standard input, line {number}: not {encoding} ({err.reason}); give --encoding NAME, for example gb18030") from err
 
 
 def read_option_map(option: str, value: str | None, names: tuple[str, ...] = ()) -> dict[str, str | None] | None:

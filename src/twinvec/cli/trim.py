@@ -52,7 +52,7 @@ def trim(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Cut a model's vocabulary to the tokens that your texts use; their vectors stay as they are.
+    """Cut a model's vocabulary to what your texts use.
 
     A multilingual model spends most of its memory on words of languages that you may never meet. Every text is tokenised before and after, and
     texts are encoded before and after; if a token or a vector differs, nothing is written. Works for Unigram (XLM-R, E5), WordPiece and BPE.

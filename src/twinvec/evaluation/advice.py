@@ -84,6 +84,12 @@ def _for_the_best(best: Row, ranked: Sequence[Row], apart: dict[int, Row | None]
         en += f"; {quick['model']} is {_fold(times)} faster{known}, should speed count more"
         known = f"，损失 {_plus_minus(lost)} 分" if lost is not None and quick is not second else ""
         zh += f"；若更看重速度，{quick['model']} 快 {_fold(times, 'zh')}{known}"
+    small = min(equals, key=lambda row: row["dimensions"], default=None)
+    if small is not None and small["dimensions"] * 2 <= best["dimensions"]:
+        less = best["dimensions"] / small["dimensions"]
+        lost = apart[small["number"]]
+        en += f"; vectors of {small['model']} take {_fold(less)} less room" + (f", for {_plus_minus(lost)} that may be chance" if lost else "")
+        zh += f"；{small['model']} 的向量只占 {1 / less:.0%} 的空间" + (f"，相差 {_plus_minus(lost)} 分，可能只是偶然" if lost else "")
     doubt = "" if second in equals else _doubt(count)
     return {
         "sentence": en + (f"; the doubt: {doubt}" if doubt else "") + ".",

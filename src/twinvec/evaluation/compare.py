@@ -23,7 +23,7 @@ from twinvec.evaluation.weighted import one
 
 @dataclass(frozen=True)
 class Candidate:
-    """One row of the table. path: what the name is short for. encoders: one for each data set (most often the same); cost: what is known of rate, latency, memory and size."""
+    """One row of the table. path: what the name is short for; encoders: one for each data set (most often the same); cost: see COST."""
 
     name: str
     encoders: Sequence[EncoderLike]
@@ -113,7 +113,7 @@ def _samples(found: list[Outcome], figures: Sequence[str], draws: int, seed: int
 def _row(number: int, candidate: Candidate, found: list[Outcome], figures: Sequence[str], sample: list[Floats], level: float) -> dict[str, Any]:
     scores = []
     for outcome, name, draws in zip(found, figures, sample, strict=True):
-        value = defined(one(outcome.measured.figures.only(name), outcome.measured.units)[name])
+        value = outcome.measured.scores.get(name, defined(one(outcome.measured.figures.only(name), outcome.measured.units)[name]))
         ends = _ends(draws, level) if value is not None else None
         scores.append(
             {"file": outcome.result["file"], "figure": name, "value": value, "low": ends and ends[0], "high": ends and ends[1]}

@@ -172,7 +172,7 @@ def _first_texts(data: Sequence[Held]) -> list[str]:
 def rate_and_latency(
     encoder: EncoderLike, done: Sequence[tuple[str | None, list[str]]], seconds: float, *, first: float, **options: Any
 ) -> dict[str, Any]:
-    """Texts a second (the best of the pass that is done, in `first` seconds, and of further ones over up to 512 texts), and the time of one text alone.
+    """Texts a second (the best of the pass that took `first` seconds and of further ones over up to 512 texts), and the time of one text alone.
 
     latency_p50_ms, latency_p95_ms: of up to 50 texts, one a call. seconds: how long each of the two is measured.
     """

@@ -192,5 +192,6 @@ def _as_queries(query: Any) -> list[str]:
         if not isinstance(text, str):
             raise SearchError(f"query {row} is {text!r} ({type(text).__name__}); wanted a text")
         if is_blank(text):
-            raise SearchError(f"query {row} of {len(queries)} is empty: there is nothing to search for; leave it out")
+            which, advice = ("the query", "") if len(queries) == 1 else (f"query {row} of {len(queries)}", "; leave it out")
+            raise SearchError(f"{which} is empty: there is nothing to search for{advice}")
     return queries

@@ -12,7 +12,7 @@ from twinvec.evaluation.compare import Comparison
 from twinvec.evaluation.evaluate import Outcome
 from twinvec.evaluation.pictures import cone_of, distinct_texts, heat_texts, histogram_of, map_of, reliability_of
 from twinvec.evaluation.report.charts import cone_chart, heatmap_chart, histogram_chart, map_chart, pareto_chart, reliability_chart
-from twinvec.evaluation.report.page import Cell, bytes_cell, figure, heading, listed, number_cell, page, paragraph, table, word
+from twinvec.evaluation.report.page import Cell, bytes_cell, figure, folded, heading, listed, number_cell, page, paragraph, table, word
 from twinvec.evaluation.report.svg import Svg, Words
 from twinvec.evaluation.report.words import W, fill
 
@@ -46,10 +46,10 @@ def build_report(
     chosen = closer(comparison)
     if geometry:
         svg = geometry_picture(comparison)
-        parts += [heading(W["geometry"]), f"<div class=one>{figure(svg, W['geometry'], W['geometry_note'])}</div>"]
+        parts += [heading(W["geometry"]), f"<div class=one>{figure(svg, None, W['geometry_note'])}</div>"]
     parts += [heading(W["models"]), paragraph(fill(W["models_note"], file=Path(result["files"][0]["file"]).name), "note")]
     for at in chosen:
-        parts += _closer(result["models"][at], comparison.outcomes[at][0], map, errors, result["bootstrap"]["seed"])
+        parts += _closer(result["models"][at], comparison.outcomes[at][0], map, errors, result["bootstrap"]["seed"], at == chosen[0])
     parts += _notes(result, left_out)
     parts += _about(result, about or {})
     return page(W["title"], parts, language)
@@ -134,7 +134,7 @@ def _trades(result: dict[str, Any]) -> Iterator[str]:
         return
     yield heading(W["pareto"])
     key = ", ".join(f"{row['number']} {row['model']}" for row in result["models"])
-    yield f"<div class=one>{figure(svg, W['pareto'], W['pareto_note'])}<p class=note>{word(key)}</p></div>"
+    yield f"<div class=one>{figure(svg, None, W['pareto_note'])}<p class=note>{word(key)}</p></div>"
     unknown = [row["model"] for row in result["models"] if not row["texts_per_second"] or row["quality"] is None]
     if unknown:
         yield paragraph(fill(W["no_rate"], names=", ".join(unknown)), "note")
@@ -163,7 +163,7 @@ def _differences(result: dict[str, Any]) -> Iterator[str]:
     yield table([W["better"], W["than"], W["by"], W["interval"], W["p"], W["verdict"]], rows)
 
 
-def _closer(row: dict[str, Any], outcome: Outcome, map: str, errors: int, seed: int) -> Iterator[str]:
+def _closer(row: dict[str, Any], outcome: Outcome, map: str, errors: int, seed: int, first: bool) -> Iterator[str]:
     yield heading(f"{row['number']}  {row['model']}", 3)
     cards = figure(histogram_chart(histogram_of(outcome), W["histogram"]), W["histogram"])
     reliable = reliability_of(outcome, seed)
@@ -179,15 +179,14 @@ def _closer(row: dict[str, Any], outcome: Outcome, map: str, errors: int, seed: 
         cards += figure(chart, W["map"])
     yield f"<div class=cards>{cards}</div>"
     if errors:
-        yield from _worst(outcome, errors)
+        yield from _worst(outcome, errors, first)
 
 
-def _worst(outcome: Outcome, count: int) -> Iterator[str]:
+def _worst(outcome: Outcome, count: int, first: bool) -> Iterator[str]:
     wrong = outcome.measured.mistakes(count)
     if not wrong:
         yield paragraph(W["none_wrong"], "note")
         return
-    yield heading(fill(W["worst"], count=len(wrong)), 4)
     rows = []
     for entry in wrong:
         texts = {**entry["texts"], **{key: value for key, value in entry.items() if key.endswith("_text") and value is not None}}
@@ -198,7 +197,8 @@ def _worst(outcome: Outcome, count: int) -> Iterator[str]:
         where = entry.get("row", entry.get("query"))
         place = Cell(str(where), float(where), True) if isinstance(where, int) else Cell(str(where))
         rows.append([place, Cell(" · ".join(f"{name}: {text}" for name, text in texts.items())), Cell(", ".join(said))])
-    yield table([W["query" if "query" in wrong[0] else "row"], W["texts"], W["said"]], rows)
+    head = [W["query" if "query" in wrong[0] else "row"], W["texts"], W["said"]]
+    yield folded(fill(W["worst"], count=len(wrong)), table(head, rows), open=first)
 
 
 def _notes(result: dict[str, Any], left_out: Sequence[str]) -> Iterator[str]:

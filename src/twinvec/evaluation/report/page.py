@@ -40,11 +40,17 @@ def listed(items: Iterable[Words]) -> str:
     return "<ul>" + "".join(f"<li>{word(item)}</li>" for item in items) + "</ul>"
 
 
-def figure(svg: Svg | None, title: Words, note: Words | None = None) -> str:
+def figure(svg: Svg | None, title: Words | None, note: Words | None = None) -> str:
     if svg is None:
         return ""
+    above = f"<h4>{word(title)}</h4>" if title is not None else ""
     below = f"<figcaption>{word(note)}</figcaption>" if note is not None else ""
-    return f"<figure><h4>{word(title)}</h4>{svg.html()}{below}</figure>"
+    return f"<figure>{above}{svg.html()}{below}</figure>"
+
+
+def folded(title: Words, inner: str, *, open: bool = False) -> str:
+    """A part that opens at a click, and by itself for paper."""
+    return f"<details{' open' if open else ''}><summary>{word(title)}</summary>{inner}</details>"
 
 
 def table(head: Sequence[Words], rows: Sequence[Sequence[Cell]], *, sortable: bool = True, marked: Sequence[int] = ()) -> str:

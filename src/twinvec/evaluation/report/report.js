@@ -44,6 +44,10 @@
     });
   });
 
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("details").forEach(function (part) { part.open = true; });
+  });
+
   function hide() { tip.hidden = true; }
   function show(event) {
     var node = event.target.closest ? event.target.closest("[data-tip]") : null;

@@ -145,7 +145,8 @@ class Scale:
                 base * 10.0**power for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1) for base in (1, 2, 5)
             ]
             inside = [step for step in steps if self.low * 0.999 <= step <= self.high * 1.001]
-            return inside[:: max(1, math.ceil(len(inside) / (count + 1)))]
+            if len(inside) >= 3:
+                return inside[:: max(1, math.ceil(len(inside) / (count + 1)))]
         return nice_ticks(self.low, self.high, count)
 
 

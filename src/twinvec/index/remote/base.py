@@ -9,23 +9,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from twinvec import __version__
 from twinvec.errors import CollectionError, UsageError, choose
-from twinvec.index.checks import METRICS, SearchError, as_matrix, check_k, check_values
+from twinvec.index.checks import SearchError, check_k
 from twinvec.index.documents import DocumentError, as_document, batches, document_stream
 from twinvec.index.entries import Settings
-from twinvec.index.models import AUTO, EncoderLike, check_model, identity, prompt_names
-from twinvec.index.passages import OVERLAP, TOKENS, Cut, Span
+from twinvec.index.models import AUTO, EncoderLike, check_model
+from twinvec.index.passages import Span
 from twinvec.index.remote.address import Address
+from twinvec.index.remote.inputs import as_queries, check_recall, cut_of
 from twinvec.index.remote.planning import Entry, Known, Planner, given_vectors
 from twinvec.index.remote.scoring import Best, Found, best
 from twinvec.index.report import AddReport
@@ -34,7 +32,6 @@ from twinvec.progress import Progress
 from twinvec.records import Document, Hit, Passage, Vectors
 
 BATCH = 4096
-ON_LONG = ("truncate", "error", "split", "passages")
 WAIT = 60.0  # seconds to wait for another writer
 
 
@@ -159,7 +156,7 @@ class RemoteCollection(ABC):
         """Add documents, or replace those whose id is there; every `batch` documents are one commit. As Collection.add."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise UsageError(f"batch = {batch!r}: wanted a number of documents, 1 or more")
-        cut = _cut(on_long, passage_tokens, passage_overlap, vectors)
+        cut = cut_of(on_long, passage_tokens, passage_overlap, vectors)
         start, report = time.perf_counter(), AddReport()
         stream, total = document_stream(documents)
         with self._lock, self._writing():
@@ -248,7 +245,7 @@ class RemoteCollection(ABC):
         """
         k, node = check_k(k), _node(where)
         chosen = choose("kind", kind or "auto", self.kinds)
-        _check_recall(recall)
+        check_recall(recall)
         with self._lock, self._reading():
             settings = self._checked_settings(fingerprint)
             queries, longest = as_queries(vectors, settings.dimensions), self._longest()
@@ -352,52 +349,12 @@ class RemoteCollection(ABC):
         return f"{type(self).__name__}({self.path!r})"
 
 
-def new_settings(
-    encoder: EncoderLike | str, *, kind: str, metric: str, document_prompt: str | None = AUTO, query_prompt: str | None = AUTO,
-    dimensions: int | None = None, model: str | None = None,
-) -> Settings:  # fmt: skip
-    """What a new collection is made for; the options are those of Collection.create."""
-    choose("metric", metric, METRICS)
-    fingerprint, name, place, size = identity(encoder, model, dimensions)
-    prompts = prompt_names(encoder, document_prompt, query_prompt)
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Settings(fingerprint, name, place, size, kind, metric, *prompts, created, __version__)
-
-
-def as_queries(vectors: Any, dimensions: int | None) -> npt.NDArray[np.float64]:
-    """Queries as float64 (q, D), each finite and not zero; SearchError or VectorError with the row."""
-    wide = np.ascontiguousarray(as_matrix(vectors, dimensions, "queries"), dtype=np.float64)
-    check_values(wide, "queries")
-    zero = np.flatnonzero(np.sqrt((wide * wide).sum(axis=1)) == 0)
-    if len(zero):
-        raise SearchError(f"queries: row {zero[0]} from 0 is all zeros, which is near to nothing; was its text empty?")
-    return wide
-
-
-def _cut(on_long: str | None, tokens: int | None, overlap: int | None, vectors: Any) -> Cut | None:
-    """How long texts are cut, by the options of `add`; None: not, or as the collection remembers."""
-    if on_long is not None:
-        choose("on_long", on_long, ON_LONG)
-    if on_long == "passages" or (on_long is None and tokens is not None):
-        if vectors is not None:
-            raise UsageError("on_long = 'passages': given vectors belong to whole documents; leave out one of the two")
-        return Cut(TOKENS if tokens is None else tokens, OVERLAP if overlap is None else overlap)
-    if tokens is not None or overlap is not None:
-        raise UsageError("passage_tokens, passage_overlap: they need on_long = 'passages'")
-    return None
-
-
 def _node(where: str | Node | None) -> Node | None:
     return parse_where(where) if isinstance(where, str) else where
 
 
 def _unique(documents: Sequence[Document]) -> list[str]:
     return list(dict.fromkeys(document.id for document in documents))
-
-
-def _check_recall(recall: float | None) -> None:
-    if recall is not None and not 0 < recall <= 1:
-        raise SearchError(f"recall = {recall!r}: wanted a share between 0 and 1, such as 0.95")
 
 
 def _hit(item: Best, stored: StoredText) -> Hit:

@@ -17,7 +17,8 @@ from twinvec.index.models import AUTO, EncoderLike
 from twinvec.index.remote import milvus_index as approximate
 from twinvec.index.remote import milvus_rows as layout
 from twinvec.index.remote.address import Address
-from twinvec.index.remote.base import WAIT, RemoteCollection, StoredText, new_settings
+from twinvec.index.remote.base import WAIT, RemoteCollection, StoredText
+from twinvec.index.remote.inputs import new_settings
 from twinvec.index.remote.milvus_link import LIMIT, TIMEOUT, Link
 from twinvec.index.remote.planning import Entry, Known
 from twinvec.index.remote.scoring import Best, Found

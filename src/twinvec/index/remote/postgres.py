@@ -19,10 +19,12 @@ from twinvec.index.entries import Settings
 from twinvec.index.lexical_terms import CUT, STEM, cutter
 from twinvec.index.models import AUTO, EncoderLike
 from twinvec.index.remote import postgres_index as approximate
+from twinvec.index.remote import postgres_overview as overview
 from twinvec.index.remote import postgres_sql as tables
 from twinvec.index.remote import postgres_words as words
 from twinvec.index.remote.address import Address
-from twinvec.index.remote.base import WAIT, RemoteCollection, StoredText, new_settings
+from twinvec.index.remote.base import WAIT, RemoteCollection, StoredText
+from twinvec.index.remote.inputs import new_settings
 from twinvec.index.remote.planning import Entry, Known
 from twinvec.index.remote.postgres_link import Link
 from twinvec.index.remote.scoring import Best, Found
@@ -322,49 +324,11 @@ class PostgresCollection(RemoteCollection):
 
     def info(self) -> dict[str, Any]:
         with self._lock, self._reading():
-            settings, s, index = self._settings(), self.link.schema, self._setting("index")
-            commits, passages = self.link.rows(f"SELECT commits, passages FROM {s}.counters")[0]
-            documents, searchable = self.link.rows(
-                f"SELECT (SELECT count(*) FROM {s}.documents), (SELECT count(DISTINCT document) FROM {s}.passages)"
-            )[0]
-            sizes = self.link.rows(f"SELECT pg_table_size('{s}.passages'), pg_total_relation_size('{s}.documents'), pg_indexes_size('{s}.passages')")[
-                0
-            ]
-            return {
-                "path": self.path, "documents": documents, "searchable": searchable, "passages": passages, "without_vector": documents - searchable,
-                "tombstones": 0, "segments": 1, "vector_bytes": sizes[0], "database_bytes": sizes[1], "index_bytes": sizes[2], "commit": commits,
-                "format": tables.FORMAT, "server": self._server(), "kind": settings.kind, "search": index["kind"] if index else "exact",
-                "index": index,
-                **{name: value for name, value in self._setting("collection").items() if name not in ("kind", "format")},
-            }  # fmt: skip
-
-    def _server(self) -> str:
-        extension = self.link.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
-        return f"PostgreSQL {self.link.value('SHOW server_version')}, pgvector {extension}"
+            return {"path": self.path, **overview.info(self.link, self._setting("collection"), self._setting("index"))}
 
     def verify(self) -> dict[str, Any]:
-        s = self.link.schema
         with self._lock, self._reading():
-            settings = self._settings()
-            documents = int(self.link.value(f"SELECT count(*) FROM {s}.documents"))
-            passages, length, sizes = self.link.rows(
-                f"SELECT count(*), coalesce(sum(length), 0)::bigint, count(*) FILTER (WHERE vector_dims(vector) <> %s) FROM {s}.passages",
-                [settings.dimensions or 0],
-            )[0]
-            counted = self.link.rows(f"SELECT passages, words FROM {s}.counters")[0]
-            invalid = self.link.rows(
-                "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid AND indrelid = %s::regclass", [f"{s}.passages"]
-            )
-        faults = [f"index {name} is not valid" for (name,) in invalid]
-        if (passages, length) != tuple(counted):
-            faults.append(f"{passages} passages with {length} words, but its counters say {counted[0]} and {counted[1]}")
-        if sizes:
-            faults.append(f"{sizes} vectors of other dimensions")
-        if faults:
-            raise CollectionError(
-                f"{self.path}: {len(faults)} faults: {'; '.join(faults)}; copy the collection up again (twinvec index LOCAL --to URL)"
-            )
-        return {"documents": documents, "vectors": passages, "words": int(length)}
+            return overview.verify(self.link, self.path, self._settings().dimensions)
 
     def compact(self) -> dict[str, Any]:
         with self._lock, self._writing():
