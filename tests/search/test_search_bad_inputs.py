@@ -41,7 +41,7 @@ CASES: list[Case] = [
     ("a reranker that is none", lambda s: s.search("apple", rerank=3), UsageError, r"rerank: wanted a CrossEncoder, an Encoder, or .*; got int"),
     ("a reranker's folder without a model", lambda s: s.search("apple", rerank=plain_folder(s)), ModelError, r"empty"),
     ("too few labelled queries", lambda s: s.tune({"q": "apple"}, {"q": {"a": 1}}), DataError, r"tune: 1 queries have .*; wanted 10"),
-    ("labelled queries with an empty text", lambda s: s.tune({"q": ""}, {}), SearchError, r"query 1 of 1 is empty"),
+    ("labelled queries with an empty text", lambda s: s.tune({"q": ""}, {}), SearchError, r"the query is empty"),
     ("a fusion of no depth", lambda s: s.tune({}, {}, depth=0), UsageError, r"fusion depth = 0"),
     ("a fusion's weight", lambda s: Fusion(dense=2), UsageError, r"fusion dense = 2: wanted a number from 0 to 1"),
 ]  # fmt: skip

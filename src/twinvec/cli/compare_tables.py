@@ -57,13 +57,18 @@ def differences(result: dict[str, Any]) -> list[str]:
     if not result["differences"]:
         return []
     names = {row["number"]: row["model"] for row in result["models"]}
+    best = max((row for row in result["models"] if row["quality"] is not None), key=lambda row: row["quality"])["number"]
     rows = []
     for away in result["differences"]:
+        if best not in (away["first"], away["second"]):
+            continue
         p = "p < 0.001" if away["p_holm"] < 0.001 else f"p {away['p_holm']:.3f}"
         verdict = "beyond chance" if away["p_holm"] < 0.05 else "may be chance"
         band = f"{away['low'] * 100:+.2f} to {away['high'] * 100:+.2f}"
         rows.append([f"{names[away['first']]} - {names[away['second']]}", f"{away['value'] * 100:+.2f}", band, p, verdict])
-    return ["", "differences x 100 on the same rows, with intervals and p after Holm's correction:", *aligned(rows, right=(1,), indent="  ")]
+    every = "" if len(names) < 3 else "; --json and --html have all pairs"
+    head = f"the best less each other, x 100, on the same rows, with intervals and p after Holm's correction over all pairs{every}:"
+    return ["", head, *aligned(rows, right=(1,), indent="  ")]
 
 
 def _hundred(value: float | None) -> str:

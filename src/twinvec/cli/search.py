@@ -129,6 +129,8 @@ def search(
         if not opened.info().get("searchable", len(opened)):
             out.note(f"{collection} holds no document that could be found; add some with: twinvec index {collection} DOCUMENTS")
     out.note_all(found.notes)
+    if (why := _why_none(found.hits, mode, where)) is not None:
+        out.note(why)
     if output is not None:
         write_hits(output, asked, found.hits, mode)
         payload = {"output": str(output), "queries": len(asked), "hits": sum(map(len, found.hits))}
@@ -158,6 +160,20 @@ def _check_usage(query: str | None, queries: Path | None, tune: Path | None, whe
         raise UsageError(f"{tune} is a retrieval folder with queries of its own; leave out --queries, or give its qrels file to --tune")
     elif queries is None and tune.is_file():
         raise UsageError(f"--tune {tune}: judgements name queries by id; give their texts with --queries FILE (columns id and text)")
+
+
+def _why_none(hits: Sequence[Sequence[Hit]], mode: str, where: str | None) -> str | None:
+    """Silence would look like a fault: what to look at when queries that had a condition to meet found nothing."""
+    none = sum(not found for found in hits)
+    if not none or (where is None and mode != "lexical"):
+        return None
+    said = "no hits" if len(hits) == 1 else f"no hits for {none:,} of {len(hits):,} queries"
+    words = "holds a word of the query" if mode == "lexical" else ""
+    fits = "fits --where" if where is not None else ""
+    said += f": no document {' and '.join(part for part in (fits, words) if part)}"
+    if where is None:
+        return said
+    return f"{said}. A field that a document lacks fits nothing, and values from CSV and TSV files are texts: write year >= '2020' for them"
 
 
 def _asked(query: str | None, queries: Path | None, reads: dict[str, Any]) -> list[Document]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 SURE: Final = 0.05  # p after Holm's correction below which a difference counts as beyond chance
 FASTER: Final = 1.25  # a rate below so many times another's is not called faster: rates on a busy machine move by as much
+TOLERATED: Final = 0.02  # most that the faster of two may lose, by the far end of the interval; beyond it the rows are too few to call them alike
 MUCH_FASTER: Final = 1.5  # worth a clause of its own, though quality is lost
 
 Row = dict[str, Any]
@@ -28,8 +29,8 @@ def best_trades(points: Sequence[tuple[float | None, float | None]]) -> list[int
 def advise(rows: Sequence[Row], differences: Sequence[Row], files: Sequence[Row]) -> dict[str, Any]:
     """{"choice": number of the row, "sentence", "sentence_zh"}.
 
-    The best model by quality is taken, unless one that cannot be told from it (p after Holm's correction of 0.05 or more) is faster. The sentence
-    says by how much and how sure; a difference that may be chance is not called equality: the most that it may cost is named.
+    The best model by quality is taken, unless a faster one cannot be told from it (p after Holm's correction of 0.05 or more) and loses no more
+    than two points at the far end of the interval: with few rows nothing can be told apart, which does not make a model good.
     """
     ranked = sorted((row for row in rows if row["quality"] is not None), key=lambda row: -row["quality"])
     if not ranked:
@@ -40,7 +41,8 @@ def advise(rows: Sequence[Row], differences: Sequence[Row], files: Sequence[Row]
     apart = {row["number"]: told.get((best["number"], row["number"])) or told.get((row["number"], best["number"])) for row in ranked[1:]}
     count = sum(file["rows"] for file in files)
     equals = [row for row in ranked[1:] if (found := apart[row["number"]]) is not None and found["p_holm"] >= SURE]
-    faster = [row for row in equals if (_times(row, best) or 0) >= FASTER]
+    alike = [row for row in equals if (apart[row["number"]] or {})["high"] <= TOLERATED]
+    faster = [row for row in alike if (_times(row, best) or 0) >= FASTER]
     if len(ranked) == 1:
         en = f"{best['model']} scores {_points(best['quality'])}{_band(best)} on {count:,} rows; there is no other model to choose from."
         zh = f"{best['model']} 在 {count:,} 行数据上得分 {_points(best['quality'])}{_band(best)}；没有其他模型可供选择。"
@@ -69,7 +71,10 @@ def _for_the_best(best: Row, ranked: Sequence[Row], apart: dict[int, Row | None]
             "sentence": f"Take {best['model']}, with the highest score; how sure that is could not be computed.",
             "sentence_zh": f"建议选用得分最高的 {best['model']}；其可信程度无法计算。",
         }
-    if second not in equals:
+    if not away["value"] and away["low"] == away["high"]:
+        en = f"Take {best['model']} or {second['model']}: they score the same in every draw of the {count:,} rows"
+        zh = f"{best['model']} 与 {second['model']} 任选其一：在 {count:,} 行的每次抽样中得分都相同"
+    elif second not in equals:
         en = f"Take {best['model']}: it is better than {second['model']} by {_plus_minus(away)} (p {_p(away)} on {count:,} rows)"
         zh = f"建议选用 {best['model']}：它比 {second['model']} 高 {_plus_minus(away)} 分（{count:,} 行，p {_p(away)}）"
     else:

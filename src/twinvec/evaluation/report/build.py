@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from twinvec import files
 from twinvec.errors import UsageError, choose
+from twinvec.evaluation.advice import SURE
 from twinvec.evaluation.compare import Comparison
 from twinvec.evaluation.evaluate import Outcome
 from twinvec.evaluation.pictures import cone_of, distinct_texts, heat_texts, histogram_of, map_of, reliability_of
@@ -146,21 +147,24 @@ def _differences(result: dict[str, Any]) -> Iterator[str]:
     names = {row["number"]: row["model"] for row in result["models"]}
     yield heading(W["differences"])
     yield paragraph(W["differences_note"], "note")
-    rows = []
-    for away in result["differences"]:
-        sure = away["p_holm"] < 0.05
-        p = "< 0.001" if away["p_holm"] < 0.001 else f"{away['p_holm']:.3f}"
-        rows.append(
-            [
-                Cell(names[away["first"]]),
-                Cell(names[away["second"]]),
-                number_cell(away["value"], 2, factor=100),
-                Cell(f"{away['low'] * 100:+.2f} – {away['high'] * 100:+.2f}", away["low"], True),
-                Cell(p, away["p_holm"], True),
-                Cell(W["sure" if sure else "unsure"]),
-            ]
-        )
-    yield table([W["better"], W["than"], W["by"], W["interval"], W["p"], W["verdict"]], rows)
+    head = [W["better"], W["than"], W["by"], W["interval"], W["p"], W["verdict"]]
+    rows = [(away, _difference(away, names)) for away in result["differences"]]
+    best = max((row for row in result["models"] if row["quality"] is not None), key=lambda row: row["quality"])["number"]
+    yield table(head, [cells for away, cells in rows if best in (away["first"], away["second"])])
+    if len(result["models"]) > 2:
+        yield folded(W["all_pairs"], table(head, [cells for _, cells in rows]))
+
+
+def _difference(away: dict[str, Any], names: Mapping[int, str]) -> list[Cell]:
+    p = "< 0.001" if away["p_holm"] < 0.001 else f"{away['p_holm']:.3f}"
+    return [
+        Cell(names[away["first"]]),
+        Cell(names[away["second"]]),
+        number_cell(away["value"], 2, factor=100),
+        Cell(f"{away['low'] * 100:+.2f} – {away['high'] * 100:+.2f}", away["low"], True),
+        Cell(p, away["p_holm"], True),
+        Cell(W["sure" if away["p_holm"] < SURE else "unsure"]),
+    ]
 
 
 def _closer(row: dict[str, Any], outcome: Outcome, map: str, errors: int, seed: int, first: bool) -> Iterator[str]:

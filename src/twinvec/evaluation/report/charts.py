@@ -10,7 +10,7 @@ import numpy as np
 
 from twinvec.evaluation.charts import shorten
 from twinvec.evaluation.metrics import Floats
-from twinvec.evaluation.report.svg import COLOURS, FAINT, GRID, INK, WIDTH, Scale, Svg, Words, both, tick_text
+from twinvec.evaluation.report.svg import COLOURS, FAINT, GRID, INK, PAPER, WIDTH, Scale, Svg, Words, both, tick_text
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 14.0, 38.0
 
@@ -57,7 +57,7 @@ def pareto_chart(rows: Sequence[dict[str, Any]], front: Sequence[int], figure: s
         if row["low"] is not None:
             svg.line(at, y(row["low"] * 100), at, y(row["high"] * 100), colour=colour, width=1.5)
         svg.circle(at, up, 9, colour=colour, tip=_pareto_tip(row, figure))
-        svg.text(at, up + 3.5, str(row["number"]), anchor="middle", size=10, colour="#ffffff", bold=True, tip=_pareto_tip(row, figure))
+        svg.text(at, up + 3.5, str(row["number"]), anchor="middle", size=10, colour=PAPER, bold=True, tip=_pareto_tip(row, figure))
     return svg
 
 
@@ -146,7 +146,7 @@ def heatmap_chart(texts: Sequence[str], cosines: Floats) -> Svg:
             tip = f"{value:.4f}\n{i + 1}: {texts[i]}\n{j + 1}: {texts[j]}"
             svg.rect(names + cell * j, 18 + cell * i, cell - 1, cell - 1, colour=COLOURS[0], opacity=min(1.0, max(0.03, share)), tip=tip)
             if cell >= 22:
-                ink = "#ffffff" if share > 0.55 else INK
+                ink = PAPER if share > 0.55 else INK
                 svg.text(names + cell * (j + 0.5), 18 + cell * (i + 0.5) + 3, f"{value:.2f}", anchor="middle", size=8.5, colour=ink, tip=tip)
     return svg
 

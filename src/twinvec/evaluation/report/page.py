@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from twinvec import __version__
-from twinvec.evaluation.report.svg import COLOURS, FAINT, GRID, INK, Svg, Words, both, escape
+from twinvec.evaluation.report.svg import COLOURS, FAINT, GRID, INK, NAMES, PAPER, Svg, Words, both, escape
 from twinvec.evaluation.report.words import W, fill
 
 
@@ -96,10 +96,9 @@ def _file(name: str) -> str:
 @cache
 def _style() -> str:
     """The style, with the colours of the drawings: an attribute says the light one, a rule by its name the one of dark mode."""
-    dark = {INK: "#e8e8e8", FAINT: "#a8a8a8", GRID: "#3a3d42"}
+    dark = {INK: "#e8e8e8", FAINT: "#a8a8a8", GRID: "#3a3d42", PAPER: "#17191c"}
     dark |= dict(zip(COLOURS, ("#6fb4e8", "#f2a65a", "#5fc79a", "#e08cc4", "#d6b84a", "#9d9df5", "#f08a7d", "#7cc9d9"), strict=True))
-    names: dict[str, str] = {INK: "ink", FAINT: "faint", GRID: "grid", **{value: f"c{i}" for i, value in enumerate(COLOURS)}}
-    rules = "".join(f'[data-f="{names[light]}"]{{fill:{shade}}}[data-s="{names[light]}"]{{stroke:{shade}}}' for light, shade in dark.items())
+    rules = "".join(f'[data-f="{NAMES[light]}"]{{fill:{shade}}}[data-s="{NAMES[light]}"]{{stroke:{shade}}}' for light, shade in dark.items())
     return _file("report.css").replace("/*dark*/", f"@media screen and (prefers-color-scheme:dark){{{rules}}}")
 
 

@@ -48,19 +48,22 @@
     document.querySelectorAll("details").forEach(function (part) { part.open = true; });
   });
 
-  function hide() { tip.hidden = true; }
-  function show(event) {
-    var node = event.target.closest ? event.target.closest("[data-tip]") : null;
-    if (!node) { hide(); return; }
+  var x = -1, y = -1;
+  function show(target) {
+    var node = target && target.closest ? target.closest("[data-tip]") : null;
+    tip.hidden = !node;
+    if (!node) return;
     tip.textContent = (zh() && node.getAttribute("data-tip-zh")) || node.getAttribute("data-tip");
-    tip.hidden = false;
-    var x = event.clientX + 14, y = event.clientY + 14, box = tip.getBoundingClientRect();
-    if (x + box.width > window.innerWidth - 8) x = Math.max(8, window.innerWidth - box.width - 8);
-    if (y + box.height > window.innerHeight - 8) y = Math.max(8, event.clientY - box.height - 10);
-    tip.style.left = x + "px";
-    tip.style.top = y + "px";
+    tip.style.left = tip.style.top = "0";
+    var box = tip.getBoundingClientRect(), left = x + 14, top = y + 14;
+    if (left + box.width > root.clientWidth - 8) left = Math.max(8, root.clientWidth - box.width - 8);
+    if (top + box.height > window.innerHeight - 8) top = Math.max(8, y - box.height - 10);
+    tip.style.left = left + "px";
+    tip.style.top = top + "px";
   }
-  document.addEventListener("mousemove", show);
-  document.addEventListener("click", show);
-  document.addEventListener("scroll", hide, true);
+  function follow(event) { x = event.clientX; y = event.clientY; show(event.target); }
+  document.addEventListener("mousemove", follow);
+  document.addEventListener("click", follow);
+  // What lies under a resting pointer changes as the page moves.
+  document.addEventListener("scroll", function () { if (x >= 0) show(document.elementFromPoint(x, y)); }, true);
 })();

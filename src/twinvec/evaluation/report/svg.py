@@ -15,7 +15,8 @@ from twinvec.text import without_surrogates
 Words = str | tuple[str, str]  # one text for all, or English and Chinese
 # Apart for colour-blind readers (Okabe and Ito), the first two also by lightness on grey paper.
 COLOURS: Final = ("#1b6ca8", "#e07b1a", "#2a8f63", "#b3478f", "#8a6d00", "#4d4dbd", "#c0392b", "#3c8ea3")
-INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#dddddd"
+INK, FAINT, GRID, PAPER = "#1c1c1c", "#6b6b6b", "#dddddd", "#ffffff"
+NAMES: Final = {INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper", **{value: f"c{i}" for i, value in enumerate(COLOURS)}}
 WIDTH: Final = 360  # drawn for a phone's width, so that letters stay readable there
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -104,8 +105,7 @@ def _shown(part: str, text: Words | None, language: str | None) -> str:
 
 def _paint(what: str, colour: str) -> str:
     """The colour as an attribute, and for a named one a class that dark mode changes."""
-    names = {INK: "ink", FAINT: "faint", GRID: "grid", **{value: f"c{i}" for i, value in enumerate(COLOURS)}}
-    name = names.get(colour)
+    name = NAMES.get(colour)
     return f'{what}="{colour}"' + (f' data-{what[0]}="{name}"' if name else "")
 
 
