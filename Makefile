@@ -11,12 +11,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: .venv/.runtime
 	$(BIN)/twinvec demo --language $(LANGUAGE) --model $(MODEL) --output $(OUTPUT)
 
+# Two processes of one thread each: most of the time goes into child processes that start.
 test: .venv/.dev
-	$(BIN)/python -m pytest tests --ignore=tests/shared
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --ignore=tests/shared -n 2 --dist loadfile
 
 # Tests on the data and models beside the repository; each skips with a reason where they are missing.
 test-shared: .venv/.dev
-	$(BIN)/python -m pytest tests/shared -rs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/shared -rs -n 2 --dist loadfile
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from training_files import make_run, scores
 
 from twinvec.errors import TrainingError
 from twinvec.model.encoder import Encoder
+from twinvec.model.engines.torch_engine import TorchEngine
 from twinvec.model.heads import Dense
 from twinvec.model.net import Net
 from twinvec.training.loop import Run
@@ -30,7 +31,8 @@ def with_dense_head(model: Path, folder: Path, **settings: Any) -> Run:
     """A run over a model with a Dense head after pooling, of which every layer learns."""
     encoder = Encoder.load(model, pooling="mean")
     torch.manual_seed(0)
-    encoder.net = Net(encoder.net.backbone, ["mean"], [Dense(32, 16)], normalize=True, pad_id=encoder.tokens.pad_id)
+    net = Net(encoder.net.backbone, ["mean"], [Dense(32, 16)], normalize=True, pad_id=encoder.tokens.pad_id)
+    encoder.engine = TorchEngine(net)
     folder.mkdir(exist_ok=True)
     data = scores(folder / "train.csv", 24)
     recipe = Recipe.of(model=str(model), data=str(data), dev=str(data), objective="cosent", output=str(folder), batch_size=4, lr=1e-3, **settings)
