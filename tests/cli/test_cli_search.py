@@ -98,3 +98,13 @@ def test_reranking_by_a_model_folder(run: Any, saved_model: Path, collection: Pa
     again = run("search", collection, "the refund", "--rerank", saved_model, "--rerank-depth", 9, "--json").json["hits"]
     assert [hit["id"] for hit in again] == [hit["id"] for hit in plain]  # the same model scores the same way
     assert [hit["score"] for hit in again] == pytest.approx([hit["score"] for hit in plain], abs=1e-5)
+
+
+def test_a_search_that_finds_nothing_says_why(run: Any, collection: Path) -> None:
+    """A number never equals the texts of a CSV file, which looks like a fault of the search when nothing is said."""
+    nothing = run("search", collection, "花呗", "--mode", "lexical", "--where", "topic >= 2020", "--json")
+    assert nothing.json["hits"] == []
+    assert any("CSV" in note and "--where" in note for note in nothing.json["notes"])
+    words = run("search", collection, "zzzqqq", "--mode", "lexical", "--json")
+    assert words.json["notes"] == ["no hits: no document holds a word of the query"]
+    assert run("search", collection, "花呗", "--json").json["notes"] == []

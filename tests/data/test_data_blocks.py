@@ -38,7 +38,7 @@ def test_what_is_kept(keep: str, tmp_path: Path) -> None:
     (block,) = read_blocks(Source((str(tmp_path / "a.csv"), str(tmp_path / "b.txt"))), rows=9, characters=100, keep=keep)
     assert block.texts == ["one", "two"]
     assert block.ids == ([] if keep == "texts" else ["x", "b:1"])
-    assert [document.metadata for document in block.documents] == ([{"more": "1"}, {}] if keep == "documents" else [])
+    assert [document.metadata for document in block.documents] == ([{"more": 1}, {}] if keep == "documents" else [])
 
 
 def test_standard_input_stands_among_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ IndexField = Annotated[
     list[str] | None, opt.value("--index-field", metavar="FIELD", help="index a metadata field for filters; may be given several times")
 ]
 To = Annotated[str | None, opt.value("--to", metavar="URL", help="copy the collection to a server (postgresql://..., milvus://...)")]
+TextMetadata = Annotated[bool, typer.Option("--text-metadata", help="keep columns of numbers in CSV and TSV files as text")]
 Prompt = Annotated[
     str | None, opt.value("--prompt", metavar="NAME", help='prompt for documents, "" for none; default: passage or document, where the model has it')
 ]
@@ -94,6 +95,7 @@ def index(
     query_prompt: QueryPrompt = None,
     text: opt.TextColumn = None,
     id: opt.IdColumn = None,
+    text_metadata: TextMetadata = False,
     encoding: opt.Encoding = "utf-8",
     format: opt.Format = None,
     engine: opt.Engine = "auto",
@@ -134,7 +136,7 @@ def index(
         _delete(out, collection, where, delete_ids, encoding)
     elif files:
         check_inputs(files)
-        stream = documents_of(files, text=text, id=id, encoding=encoding, format=format)
+        stream = documents_of(files, text=text, id=id, encoding=encoding, format=format, numbers=not text_metadata)
         size = sum(path.stat().st_size for path in files if path.is_file())
         given: list[Document] | Iterator[Document] = list(stream) if size < WHOLE else stream
         target, made = _target(collection, model, kind, prompt, query_prompt, store, loads, free_kind=bool(optimize))

@@ -51,7 +51,9 @@ def check_inputs(paths: list[Path]) -> None:
             raise DataError(f"{path}: no such file or folder")
 
 
-def documents_of(paths: list[Path], *, text: str | None, id: str | None, encoding: str, format: str | None) -> Iterator[Document]:
+def documents_of(
+    paths: list[Path], *, text: str | None, id: str | None, encoding: str, format: str | None, numbers: bool = True
+) -> Iterator[Document]:
     """The documents of the files; "-" is standard input, one text a line with ids stdin:1, stdin:2, ..."""
     from twinvec.data.documents import read_documents
     from twinvec.data.textfile import standard_input
@@ -59,7 +61,7 @@ def documents_of(paths: list[Path], *, text: str | None, id: str | None, encodin
 
     files = [path for path in paths if str(path) != "-"]
     if files:
-        yield from read_documents(files, text=text, id=id, encoding=encoding, format=format)
+        yield from read_documents(files, text=text, id=id, encoding=encoding, format=format, numbers=numbers)
     if len(files) < len(paths):
         for number, line in enumerate(standard_input(encoding), start=1):
             yield Document(f"stdin:{number}", line)

@@ -173,7 +173,7 @@ def _why_none(hits: Sequence[Sequence[Hit]], mode: str, where: str | None) -> st
     said += f": no document {' and '.join(part for part in (fits, words) if part)}"
     if where is None:
         return said
-    return f"{said}. A field that a document lacks fits nothing, and values from CSV and TSV files are texts: write year >= '2020' for them"
+    return f"{said}. A field that a document lacks fits nothing, and a text is no number: year >= 2020 and year >= '2020' find different documents"
 
 
 def _asked(query: str | None, queries: Path | None, reads: dict[str, Any]) -> list[Document]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from twinvec.data.beir import corpus_documents, document_id, is_retrieval_folder
 from twinvec.data.columns import TEXTS, plain
+from twinvec.data.numbers import looked_ahead, numeric_columns, with_numbers
 from twinvec.data.tables import format_of, parquet_columns, place, read_table, stream_rows
 from twinvec.data.unique import Seen
 from twinvec.errors import DataError, UsageError, nearest
@@ -22,18 +23,20 @@ from twinvec.text import without_surrogates
 IDS: Final = ("id", "docid", "documentid", "pid", "uid", "编号", "文档编号", "序号")
 TITLES: Final = ("title", "标题")
 BOTH: Final = "title+text"
+TEXT_TABLES: Final = ("csv", "tsv", "tsv-quoted")
 
 
 def read_documents(
     paths: str | Path | Sequence[str | Path], *, text: str | None = None, id: str | None = None, encoding: str = "utf-8", format: str | None = None,
-    metadata: bool = True, among: Sequence[str | Path] = (),
+    metadata: bool = True, among: Sequence[str | Path] = (), numbers: bool = True,
 ) -> Iterator[Document]:  # fmt: skip
     """Documents of files, or of retrieval folders (their corpus), one by one.
 
     text: the text's column ("title+text" joins two), found by name when None: text, sentence, question, content, 文本, 问题, ...; a title
     goes before the text, as in BEIR. id: the id's column, found by name when None (id, _id, doc_id, 编号); without one the id is
     "FILE:ROW" with rows from 1. All other columns, the title too, become metadata, unless metadata=False. among: all files of the job, when these
-    are some of them; an id names its folder too where two files are called the same.
+    are some of them; an id names its folder too where two files are called the same. numbers: a metadata column of a CSV or TSV file whose first
+    1,000 cells are all numbers (or empty, then null) becomes numbers; numbers with leading zeros or of more than 15 digits are names, and stay text.
     Memory does not grow with the files, but for 16 bytes a row: ids must differ.
     DataError: a file that cannot be read, no column or more than one for the text, an id twice (both rows are named).
     """
@@ -47,7 +50,7 @@ def read_documents(
             if text is not None or id is not None:
                 raise UsageError(f"{path} is a retrieval folder, whose columns are fixed; leave out --text and --id")
             return ((document, line, line) for document, line in corpus_documents(path))
-        return _rows(path, _stem(path, others), text, id, encoding, format, metadata)
+        return _rows(path, _stem(path, others), text, id, encoding, format, metadata, numbers=numbers)
 
     return _distinct(sources, rows_of)
 
@@ -130,8 +133,9 @@ def _stem(path: Path, sources: Sequence[Path]) -> str:
 
 
 def _rows(
-    path: Path, stem: str, text: str | None, id: str | None, encoding: str, format: str | None, metadata: bool = True, named: bool = True
-) -> Iterator[_Placed]:
+    path: Path, stem: str, text: str | None, id: str | None, encoding: str, format: str | None, metadata: bool = True, named: bool = True,
+    numbers: bool = False,
+) -> Iterator[_Placed]:  # fmt: skip
     picker: _Picker | None = None
     kind = format_of(path, format)
     columns: list[str] | None = None
@@ -140,8 +144,12 @@ def _rows(
         columns = picker.needed
     # JSON objects may lack keys, so a column that is asked for is looked for in every row, and known ones in the first row only.
     fixed = kind not in ("json", "jsonl")
-    number = 0
-    for number, (line, row) in enumerate(stream_rows(path, encoding=encoding, format=format, columns=columns), start=1):
+    number, numeric = 0, frozenset[str]()
+    rows = stream_rows(path, encoding=encoding, format=format, columns=columns)
+    if numbers and metadata and kind in TEXT_TABLES:
+        head, rows = looked_ahead(rows)
+        numeric = numeric_columns(row for _, row in head)
+    for number, (line, row) in enumerate(rows, start=1):
         if picker is None:
             extra = [] if fixed else [name for name in (text, id) if name and name != BOTH and name not in row]
             picker = _Picker([*row, *extra], path, text, id, named)
@@ -152,7 +160,10 @@ def _rows(
         else:
             name = document_id(_whole(row.get(picker.id)), f"{path}, {place(number, line)}", picker.id)
         content = picker.text(row, number, line)
-        kept = {key: _json_value(value) for key, value in row.items() if key != picker.id and key != picker.main} if metadata else {}
+        kept = {}
+        if metadata:
+            cells = with_numbers(row, numeric)
+            kept = {key: _json_value(value) for key, value in cells.items() if key != picker.id and key != picker.main}
         yield Document(name, content, kept), number, line
     if not number:
         raise DataError(f"{path}: no rows (a header at most); is it the right file?")
