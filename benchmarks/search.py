@@ -56,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", help="another kind than `auto` takes")
     parser.add_argument("--hand", default="IVF{lists},PQ96x4fs,RFlat;HNSW32,Flat;HNSW32,SQ8", help="FAISS factories, ; between them")
     parser.add_argument("--build-threads", type=int, default=1)
+    parser.add_argument("--tune-queries", action="store_true", help="tune `auto` on half of the queries, and measure on the other half")
     parser.add_argument("--only", help="parts to run, ; between them: exact, auto, hand:FACTORY, collection")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -200,7 +201,10 @@ def auto_part(folder: Path, options: argparse.Namespace) -> dict:
         kind = "ivfpq"  # below its size, to have something to compare
     path = folder / "auto.index"
     start = time.perf_counter()
-    detail = ann.build(ann.FileRows(folder / "rows.npy"), kind, threads=options.build_threads).save(path)
+    asked = None
+    if options.tune_queries:  # on the first half of the queries; what is measured below is the second half
+        asked, queries, truth = queries[: HELD // 2], queries[HELD // 2 :], truth[HELD // 2 :]
+    detail = ann.build(ann.FileRows(folder / "rows.npy"), kind, threads=options.build_threads, queries=asked).save(path)
     seconds = time.perf_counter() - start
     segment = Segment(1, "rows.npy", "vectors", "float32", 0, len(rows), rows.shape[1], 0, "", 1.000001)
     item = Indexed(IndexFile(2, path.name, kind, 0, len(rows), detail["bytes"], detail["sha256"], json.dumps(detail)), path, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from index_rows import clustered, nearest, recall
 
-from twinvec.errors import TwinvecWarning
+from twinvec.errors import TwinvecWarning, UsageError
 from twinvec.index.collection import Collection
 
 ROWS, DIMENSIONS = 2500, 24
@@ -84,3 +84,34 @@ def test_a_flipped_byte_in_an_index_costs_speed_and_not_hits(tmp_path: Path) -> 
     file.write_bytes(bytes(content))
     with pytest.warns(TwinvecWarning, match="searched exactly"), Collection.open(tmp_path / "c") as collection:
         assert ids(collection, rows[:20]) == nearest(rows[:20], rows, 10)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_an_index_tuned_on_given_queries_keeps_its_recall_for_them(tmp_path: Path) -> None:
+    """Held-out rows say nothing of queries that lie elsewhere: here rows come in tight bunches, and queries between them."""
+    generator = np.random.default_rng(5)
+    centres = unit(generator.standard_normal((150, 24)))
+    rows = unit(np.repeat(centres, 20, axis=0) + 0.02 * generator.standard_normal((3000, 24)))
+    queries = unit(centres[generator.integers(0, 150, 400)] + centres[generator.integers(0, 150, 400)] + 0.5 * generator.standard_normal((400, 24)))
+    with Collection.create(tmp_path / "c", "f" * 32, dimensions=24, model="none") as collection:
+        collection.add([(f"{i:05d}", f"text {i}") for i in range(len(rows))], rows)
+        exact = [{hit.id for hit in found} for found in collection.search(queries[200:], 10, kind="exact")]
+
+        def reached() -> float:
+            found = [{hit.id for hit in hits} for hits in collection.search(queries[200:], 10)]
+            return float(np.mean([len(one & other) / 10 for one, other in zip(exact, found, strict=True)]))
+
+        assert collection.optimize("ivf", 0.95)["detail"]["tuned_on"] == "held-out rows"
+        unlike = reached()
+        detail = collection.optimize("ivf", 0.95, queries=queries[:200])["detail"]
+        assert (detail["tuned_on"], detail["queries"]) == ("queries", 200)
+        assert reached() >= 0.9 > unlike
+        # The queries are kept: an index that is built again is tuned on them.
+        assert collection.optimize("ivf")["detail"]["tuned_on"] == "queries"
+        with pytest.raises(UsageError, match="queries: 3 of them say little about a recall; give 50 or more"):
+            collection.optimize("ivf", queries=queries[:3])
+        with pytest.raises(UsageError, match="queries given as texts need the model"):
+            collection.optimize("ivf", queries=["a text"] * 60)

@@ -64,7 +64,8 @@ def recall_text(index: dict[str, Any]) -> str:
     """', recall@10 0.953 measured for 0.95' of an index."""
     wanted = index.get("recall") or 0.95
     entries = [entry for entry in index.get("tuned") or [] if entry.get("hits") == 10 and entry.get("target", 0) >= wanted and entry.get("recall")]
-    return f", recall@10 {entries[0]['recall']:.3f} measured for {entries[0]['target']:g}" if entries else ""
+    on = index.get("tuned_on") or "held-out rows"
+    return f", recall@10 {entries[0]['recall']:.3f} measured for {entries[0]['target']:g} on {on}" if entries else ""
 
 
 def _compacted(found: dict[str, Any] | None) -> str | None:

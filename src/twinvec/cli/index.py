@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from twinvec.cli import options as opt
 from twinvec.cli.collection_lines import added_lines, changed_lines
 from twinvec.cli.console import Console
-from twinvec.cli.loading import check_inputs, documents_of, load_encoder
+from twinvec.cli.loading import check_inputs, documents_of, load_encoder, texts_of
 from twinvec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ Optimize = Annotated[
     bool | None,
     typer.Option("--optimize/--no-optimize", help="build the approximate index; default: when auto finds it worth while", show_default=False),
 ]
+TuneQueries = Annotated[
+    Path | None,
+    opt.value(
+        "--tune-queries", metavar="FILE", help="50 or more texts as they will be asked, to tune the approximate index on; default: held-out rows"
+    ),
+]
 Reindex = Annotated[bool, typer.Option("--reindex", help="move the collection to --model; it works all the time, and a stopped move goes on")]
 IndexField = Annotated[
     list[str] | None, opt.value("--index-field", metavar="FIELD", help="index a metadata field for filters; may be given several times")
@@ -88,6 +94,7 @@ def index(
     delete_ids: DeleteIds = None,
     compact: Compact = False,
     optimize: Optimize = None,
+    tune_queries: TuneQueries = None,
     reindex: Reindex = False,
     index_field: IndexField = None,
     to: To = None,
@@ -144,14 +151,14 @@ def index(
             report = target.add(
                 given, on_long=on_long, passage_tokens=passage_tokens, passage_overlap=passage_overlap, progress=out.progress
             )  # fmt: skip
-            built = _after(out, target, kind, recall, budget, optimize, compact, index_field)
+            built = _after(out, target, kind, recall, budget, optimize, compact, index_field, lambda at: _asked(at, tune_queries, encoding, loads))
             info = target.info()
         out.note_all(report.warnings())
         payload = {"collection": str(collection), "total": info["documents"], "model": info["model"], "kind": info["search"], **report.to_dict()}
         out.result({**payload, **built}, added_lines(payload, info, built))
     else:
         with _opened(collection) as target:
-            built = _after(out, target, kind, recall, budget, optimize, compact, index_field)
+            built = _after(out, target, kind, recall, budget, optimize, compact, index_field, lambda at: _asked(at, tune_queries, encoding, loads))
             info = target.info()
         payload = {"collection": str(collection), "total": info["documents"], "kind": info["search"], **built}
         out.result(payload, changed_lines(payload, info))
@@ -192,7 +199,7 @@ def size_of(option: str, text: str) -> int:
 
 def _after(
     out: Console, target: Any, kind: str | None, recall: float | None, memory: int | None, optimize: bool | None, compact: bool,
-    fields: list[str] | None,
+    fields: list[str] | None, asked: Callable[[Any], Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What is done to a collection once its documents are there; what came of it, by name."""
     done: dict[str, Any] = {}
@@ -201,10 +208,26 @@ def _after(
         done["fields"] = [*done.get("fields", []), name]
     if compact:
         done["compacted"] = _plain(target.compact())
-    if optimize or (optimize is None and not compact and (recall is not None or memory is not None or _worth_while(target))):
+    queries = asked(target)
+    if optimize or queries is not None or (optimize is None and not compact and (recall is not None or memory is not None or _worth_while(target))):
         out.note("building the approximate index ...")
-        done["optimized"] = _plain(target.optimize(kind, recall, memory))
+        more = {} if queries is None else {"queries": queries}
+        done["optimized"] = _plain(target.optimize(kind, recall, memory, **more))
     return done
+
+
+def _asked(target: Any, file: Path | None, encoding: str, loads: dict[str, Any]) -> Any:
+    """Vectors of the queries that an index is to be tuned on."""
+    if file is None:
+        return None
+    from twinvec.index.collection import Collection
+
+    if not isinstance(target, Collection):
+        raise UsageError("--tune-queries: servers tune their indexes by themselves; it is for a collection in a folder")
+    check_inputs([file])
+    texts = [text for text in texts_of(file, text=None, encoding=encoding, format=None) if text.strip()]
+    encoder = target.encoder if target.encoder is not None else load_encoder(target.model, **loads)
+    return encoder.encode_with_report(texts, prompt=target.settings.query_prompt).vectors
 
 
 def _worth_while(target: Any) -> bool:

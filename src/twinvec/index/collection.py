@@ -185,14 +185,21 @@ class Collection:
                 optimize(self.path, writer, again[0], again[1], None)
             return found
 
-    def optimize(self, kind: str | None = None, recall: float | None = None, memory: int | None = None) -> dict[str, Any]:
+    def optimize(self, kind: str | None = None, recall: float | None = None, memory: int | None = None, queries: Any = None) -> dict[str, Any]:
         """Build an approximate index over all rows of now, for searches that find `recall` (0.95) of the true neighbours.
 
         kind: one of KINDS; None is what the collection was made for, and "auto" chooses by the number of rows and `memory` (bytes that the index
         may take). "exact" takes the index away. Rows that come later are searched exactly until the next time. Returns what was built and measured.
+        queries: 50 or more texts (or their vectors) of the kind that will be asked: the recall is promised for queries like those that the index was
+        tuned on, which otherwise are rows that were held out. They are kept for the next time.
         """
+        if queries is not None and len(queries) and isinstance(queries[0], str):
+            encoder: Any = self.encoder
+            if encoder is None:
+                raise UsageError("optimize: queries given as texts need the model; open the collection with its encoder, or give vectors")
+            queries = encoder.encode(list(queries), prompt=self.settings.query_prompt)
         with self._writing() as writer:
-            return optimize(self.path, writer, kind, recall, memory)
+            return optimize(self.path, writer, kind, recall, memory, queries=queries)
 
     def reindex(
         self, encoder: EncoderLike, *, document_prompt: str | None = AUTO, query_prompt: str | None = AUTO, batch: int = BATCH, progress: bool = False

@@ -66,36 +66,43 @@ class Built:
 
 
 def build(
-    rows: RowSource, kind: str, *, recall: float | None = None, seed: int = 0, memory: int | None = None, threads: int | None = None
+    rows: RowSource, kind: str, *, recall: float | None = None, seed: int = 0, memory: int | None = None, threads: int | None = None,
+    queries: Vectors | None = None,
 ) -> Built:  # fmt: skip
     """An index of `kind` ("ivf", "ivfpq", "hnsw", "flat") over all rows, tuned to every recall of plan.TARGETS.
 
     recall: what a search asks for when it does not say. memory: bytes for training, about a quarter of it. threads: torch's number by default;
     a graph (hnsw) is built by one thread unless more are asked for, since with more no two builds are the same. Fewer than 1,000 rows give a flat
-    index. CollectionError for rows of the wrong shape, NaN, or fewer than promised.
+    index. queries: (q, D) float32 of the kind that will be asked, to tune on; without them rows that are held out stand for them, which promises
+    the recall for queries that are like rows. CollectionError for rows of the wrong shape, NaN, or fewer than promised.
     """
     start = time.perf_counter()
     recall = check_recall(recall)
     count, dimensions = rows.rows, rows.dimensions
     chosen = plan(kind, count, dimensions, memory)
     rng = np.random.default_rng(seed)
-    held = np.sort(rng.choice(count, chosen.held, replace=False)) if chosen.held else np.zeros(0, dtype=np.int64)
+    out = chosen.held if queries is None else 0
+    held = np.sort(rng.choice(count, out, replace=False)) if out else np.zeros(0, dtype=np.int64)
     with bounded(threads or (1 if chosen.kind == "hnsw" else None)):
-        sample, queries = _sample(rows, chosen, held, rng)
+        sample, own = _sample(rows, chosen, held, rng)
+        asked = own if queries is None or not chosen.held else np.ascontiguousarray(queries, dtype=np.float32)
         index = _trained(chosen, dimensions, sample, seed)
         del sample
-        truth = _add(index, chosen, rows, held, queries)
+        truth = _add(index, chosen, rows, held, asked)
         tuned = []
-        if len(held):
+        if len(asked) and not len(held):
+            tuned = tune(Approximate(prepared(index, chosen.kind), chosen.kind, count, {}), asked, truth)
+        elif len(held):
             ready = Approximate(prepared(index, chosen.kind), chosen.kind, count - len(held), {}, order_of(count, held.tolist())[: count - len(held)])
             if chosen.kind != "hnsw":
                 ready.order, ready.rows = None, count
-            tuned = tune(ready, queries, truth)
+            tuned = tune(ready, asked, truth)
             _grown(tuned, count / (count - len(held)), count)
-            _put(index, chosen, queries, held)
+            _put(index, chosen, asked, held)
     detail = {
         "kind": chosen.kind, "factory": chosen.factory, "rows": count, "dimensions": dimensions, "recall": recall, "seed": seed,
-        "held": held.tolist() if chosen.kind == "hnsw" else [], "queries": len(held), "tuned": tuned,
+        "held": held.tolist() if chosen.kind == "hnsw" else [], "queries": len(asked),
+        "tuned_on": "queries" if len(asked) and not len(held) else "held-out rows", "tuned": tuned,
         "seconds": round(time.perf_counter() - start, 2), "bytes": None, "sha256": None,
     }  # fmt: skip
     return Built(index, chosen, detail)
@@ -143,13 +150,14 @@ def _trained(chosen: Plan, dimensions: int, sample: Vectors, seed: int) -> Any:
 
 
 def _add(index: Any, chosen: Plan, rows: RowSource, held: Rows, queries: Vectors) -> Rows:
-    """Add everything but the held-out rows; returns the rows (q, 100) nearest to each held-out one, of the others."""
+    """Add everything but the held-out rows; returns the rows (q, 100) nearest to each query, of those that were added."""
     best = torch.empty((len(queries), 0)), torch.empty((len(queries), 0), dtype=torch.int64)
     for start, block in checked(rows):
         numbers: Rows = np.arange(start, start + len(block), dtype=np.int64)
         if len(held):
             outside = ~np.isin(numbers, held, assume_unique=True)
             numbers, block = numbers[outside], np.ascontiguousarray(block[outside])
+        if len(queries):
             best = _nearer(best, queries, block, numbers)
         _put(index, chosen, block, numbers)
     return best[1].numpy()
