@@ -10,6 +10,7 @@ row whose score lies within twice that of the k-th is a candidate, so the answer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class Blocks:
             return Candidates(np.asarray([len(rows) for rows in split], dtype=np.int64), np.concatenate(split))
 
     def _narrow_pays(self, queries: int) -> bool:
-        if self.rows < _FEW or self.rows * self.blocks[0].dimensions * 2 > NARROW_BYTES or not _blocks.bf16_works():
+        if queries == 1 or self.rows < _FEW or self.rows * self.blocks[0].dimensions * 2 > NARROW_BYTES or not _blocks.bf16_works():
             return False
         # The copy costs about as much as two queries; what is asked once, with one query, is not worth it.
         return queries >= 8 or self._searched or all(block.kept is not None for block in self.blocks)
@@ -188,7 +189,12 @@ class _Pass:
 
 
 def _product(queries: torch.Tensor, block: torch.Tensor, out: torch.Tensor) -> None:
-    if _full_precision():
+    if len(queries) == 1 and block.is_contiguous():
+        # For one query the work is reading the rows, which FAISS does at twice the speed of a matrix product.
+        faiss: Any = import_module("faiss")
+        scores = out.numpy()
+        faiss.fvec_inner_products_ny(faiss.swig_ptr(scores), faiss.swig_ptr(queries.numpy()), faiss.swig_ptr(block.numpy()), *reversed(block.shape))
+    elif _full_precision():
         torch.mm(queries, block.T, out=out) if out.is_contiguous() else out.copy_(queries @ block.T)
     else:
         out.copy_(torch.from_numpy(queries.numpy() @ block.numpy().T))
