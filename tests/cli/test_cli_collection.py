@@ -44,7 +44,7 @@ def test_settings_of_a_new_collection(run: Any, saved_model: Path, files: Path) 
         document = collection.get("b")
         assert document is not None
         assert document.text == "花呗"
-        assert document.metadata == {"id": "2"}
+        assert document.metadata == {"id": 2}
 
 
 def test_a_failed_first_index_leaves_nothing(run: Any, saved_model: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_title_goes_before_the_text(tmp_path: Path) -> None:
 
 def test_chosen_columns(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv", "id,text,answer,key\n1,q,a,k\n")
-    assert plain(read_documents(path, text="Answer", id="key")) == [("k", "a", {"id": "1", "text": "q"})]
+    assert plain(read_documents(path, text="Answer", id="key")) == [("k", "a", {"id": 1, "text": "q"})]
     questions = put(tmp_path, "b.csv", "question,answer\nq,a\n")
     assert plain(read_documents(questions)) == [("b:1", "q", {"answer": "a"})]
 
