@@ -113,10 +113,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the retrieval sets")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--model", default="minilm")
+    parser.add_argument("--precision", default="float32", help="float32 or bf16; vectors that are kept from an earlier run count as they are")
     parser.add_argument("--lexical", action="store_true", help="only words: no model is loaded")
     parser.add_argument("--queries", type=int, help="only the first so many queries of each set")
     options = parser.parse_args()
-    encoder = None if options.lexical else Encoder.load(options.model)
+    encoder = None if options.lexical else Encoder.load(options.model, precision=options.precision)
     rows, tuned = [], []
     for name in options.sets:
         labelled = read_retrieval(options.data / name)
