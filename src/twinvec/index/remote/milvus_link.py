@@ -36,8 +36,12 @@ class Link:
         a = self.address
         scheme = "https" if a.options.get("secure") == "true" else "http"
         secrets = {"user": a.user or "", "password": a.password or "", "token": a.options.get("token") or os.environ.get("MILVUS_TOKEN", "")}
+        # pymilvus pings every 10 seconds, also when nothing is asked; servers with gRPC's own limits then close the connection ("too_many_pings").
+        quiet = {"grpc.keepalive_time_ms": 300_000}
         try:
-            return pymilvus.MilvusClient(uri=f"{scheme}://{a.host}:{a.port or 19530}", db_name=a.database or "", timeout=10, **secrets)
+            return pymilvus.MilvusClient(
+                uri=f"{scheme}://{a.host}:{a.port or 19530}", db_name=a.database or "", timeout=10, grpc_options=quiet, **secrets
+            )  # fmt: skip
         except Exception as err:
             said = a.hide(" ".join(str(err).split()))[:300]
             raise CollectionError(f"{a.shown}: cannot connect ({said}); is the server up, and are user and password right?") from None
