@@ -56,6 +56,11 @@ class Hit:
         return found
 
 
+def unknown_note(rate: float) -> list[str]:
+    """What a report says when more than a fifth of the tokens are unknown; nothing below that."""
+    return [f"{rate:.0%} of the tokens are unknown to this model: it does not know this language or script"] if rate > 0.2 else []
+
+
 @dataclass(frozen=True, slots=True)
 class EncodeReport:
     """What happened to the texts of one encode call.
@@ -98,9 +103,7 @@ class EncodeReport:
         if self.empty:
             shown = ", ".join(str(i) for i in self.empty[:5])
             notes.append(f"{len(self.empty)} of {self.rows} texts are empty (first rows, from 0: {shown})")
-        if self.unknown_rate > 0.2:
-            notes.append(f"{self.unknown_rate:.0%} of the tokens are unknown to this model: it does not know this language or script")
-        return notes
+        return notes + unknown_note(self.unknown_rate)
 
 
 @dataclass(frozen=True, slots=True)

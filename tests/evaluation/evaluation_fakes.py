@@ -12,15 +12,16 @@ from twinvec.records import EncodeReport, Encoding
 
 
 class FakeEncoder:
-    """Deterministic vectors (8 numbers); remembers every text it was given, with its prompt."""
+    """Deterministic vectors (8 numbers); remembers every text it was given, with its prompt. shared: a direction that all texts have."""
 
-    def __init__(self, prompts: dict[str, str] | None = None, default: str | None = None, source: Path | None = None) -> None:
+    def __init__(self, prompts: dict[str, str] | None = None, default: str | None = None, source: Path | None = None, shared: float = 0.0) -> None:
         self.prompts = prompts or {}
-        self.default_prompt, self.source = default, source
+        self.default_prompt, self.source, self.shared = default, source, shared
         self.calls: list[tuple[str | None, list[str]]] = []
+        self.options: list[dict[str, Any]] = []
 
     def vector(self, text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        total = np.zeros(8)
+        total = np.zeros(8) + self.shared
         for word in text.split():
             seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big")
             total += np.random.default_rng(seed).normal(size=8)
@@ -31,6 +32,7 @@ class FakeEncoder:
 
     def encode_with_report(self, texts: Any, *, prompt: str | None = None, **options: Any) -> Encoding:
         self.calls.append((prompt, list(texts)))
+        self.options.append(options)
         name = prompt if prompt is not None else self.default_prompt
         lead = self.prompts[name] if name else ""
         vectors = np.stack([self.vector(lead + text) if text.strip() else np.zeros(8, np.float32) for text in texts])

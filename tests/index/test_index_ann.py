@@ -16,16 +16,10 @@ from twinvec.index import ann
 from twinvec.index.ann import approximate, plan
 from twinvec.index.searching import KINDS, State, search
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 APPROXIMATE = ["ivf", "ivfpq", "hnsw"]
 ROWS, NEW, DIMENSIONS = 4000, 300, 32
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

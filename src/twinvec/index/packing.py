@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from twinvec.index.segments import Mapped
+from twinvec.index.entries import Settings
+from twinvec.index.ranking import Rows
+from twinvec.index.segments import Mapped, Segment, write
 from twinvec.records import Vectors
 
 LEARNED = 1024  # rows that int8 ranges are learned from; with fewer at hand a segment is float16
@@ -43,6 +46,30 @@ def pack(vectors: Vectors, dtype: str, ranges: npt.NDArray[np.float32] | None = 
         lengths = np.sqrt((wide * wide).sum(axis=1))
         found["scales"] = (1 / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
     return found
+
+
+def write_batch(
+    folder: Path, number: int, numbers: Rows, vectors: Vectors, settings: Settings, ranges: Any, *, what: str = "this batch"
+) -> tuple[Segment, Any]:
+    """Vectors (n, D) of the passages `numbers` as a segment of the collection's number type.
+
+    ranges: those of int8, None before there are any: they are learned from the first batch that is large enough, until then float16 is written.
+    Returns the segment and the ranges.
+    """
+    dtype = settings.store
+    if dtype == "int8" and ranges is None:
+        if len(vectors) >= LEARNED:
+            ranges = learned(vectors).tolist()
+        else:
+            dtype = "float16"
+    between = np.asarray(ranges, dtype=np.float32) if dtype == "int8" else None
+    unit = settings.metric == "cosine"
+    longest = float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1)).max()) * SLACK[dtype]
+    segment = write(
+        folder, number, numbers, [pack(vectors, dtype, between, unit=unit)], dtype=dtype, dimensions=vectors.shape[1], max_norm=longest,
+        ranges=between, unit=unit, what=what,
+    )  # fmt: skip
+    return segment, ranges
 
 
 def unpack(stored: Mapped, rows: Any) -> Vectors:

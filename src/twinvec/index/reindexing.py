@@ -20,12 +20,10 @@ from twinvec.index import segments as files
 from twinvec.index.checks import normalised
 from twinvec.index.layout import Layout
 from twinvec.index.models import AUTO, EncoderLike, identity, prompt_names
-from twinvec.index.packing import LEARNED, SLACK, learned, pack
-from twinvec.index.ranking import Rows
+from twinvec.index.packing import write_batch
 from twinvec.index.store import Settings
 from twinvec.index.writing import Writer, encoded
 from twinvec.progress import Progress
-from twinvec.records import Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,9 @@ class Reindexer:
             staging, number = store.setting("staging"), store.counter("next_segment")
         segment = None
         if len(numbers):
-            segment, staging["ranges"] = self._written(number, numbers, vectors[norms > 0], staging["ranges"])
+            segment, staging["ranges"] = write_batch(
+                self.folder, number, numbers, vectors[norms > 0], self.target, staging["ranges"], what="this batch of the re-index"
+            )
         staging["done"] = texts[-1][0]
         try:
             with store.write():
@@ -104,22 +104,6 @@ class Reindexer:
             with suppress(Exception):
                 self.writer.sweep()
             raise
-
-    def _written(self, number: int, numbers: Rows, vectors: Vectors, ranges: Any) -> tuple[files.Segment, Any]:
-        dtype = self.target.store
-        if dtype == "int8" and ranges is None:
-            if len(vectors) >= LEARNED:
-                ranges = learned(vectors).tolist()
-            else:
-                dtype = "float16"
-        between = np.asarray(ranges, dtype=np.float32) if dtype == "int8" else None
-        unit = self.target.metric == "cosine"
-        longest = float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1)).max()) * SLACK[dtype]
-        segment = files.write(
-            self.folder, number, numbers, [pack(vectors, dtype, between, unit=unit)], dtype=dtype, dimensions=vectors.shape[1], max_norm=longest,
-            ranges=between, unit=unit, what="this batch of the re-index",
-        )  # fmt: skip
-        return segment, ranges
 
     def _switch(self) -> None:
         """One commit: the staged vectors are the vectors."""

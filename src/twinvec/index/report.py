@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from twinvec.records import Document, EncodeReport
+from twinvec.records import Document, EncodeReport, unknown_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,7 @@ class AddReport:
             notes.append(
                 f"{self.truncated} of {self.encoded} texts were longer than the model's window and lost {self.truncated_tokens} tokens in all"
             )
-        if self.unknown_rate > 0.2:
-            notes.append(f"{self.unknown_rate:.0%} of the tokens are unknown to this model: it does not know this language or script")
-        return notes
+        return notes + unknown_note(self.unknown_rate)
 
 
 def summed(

@@ -19,10 +19,9 @@ from twinvec.index.checks import VectorError, as_matrix, check_values, is_blank,
 from twinvec.index.compaction import Compactor, known_files
 from twinvec.index.documents import DocumentError, as_document, batches, document_stream, to_json
 from twinvec.index.models import EncoderLike
-from twinvec.index.packing import LEARNED, SLACK, learned, pack
+from twinvec.index.packing import write_batch
 from twinvec.index.passages import Cut, Cutter, Span
 from twinvec.index.report import AddReport, summed
-from twinvec.index.segments import Segment
 from twinvec.index.store import Store, Stored
 from twinvec.progress import Progress
 from twinvec.records import Document, EncodeReport, Vectors
@@ -180,7 +179,7 @@ class Writer:
             first, number, free = (store.counter(name) for name in ("next_passage", "next_segment", "next_document"))
             ranges = store.setting("ranges")
         if len(vectors):
-            segment, ranges = self._written(number, first, vectors, ranges)
+            segment, ranges = write_batch(self.folder, number, first + np.arange(len(vectors)), vectors, self.settings, ranges)
         numbers = {}
         for document in changed:
             if document.id in known:
@@ -205,31 +204,6 @@ class Writer:
             with suppress(Exception):
                 self.sweep()
             raise
-
-    def _written(self, number: int, first: int, vectors: Vectors, ranges: Any) -> tuple[Segment, Any]:
-        """The segment's files, and the int8 ranges, learned from the first batch that is large enough (until then float16 is written)."""
-        dtype = self.settings.store
-        if dtype == "int8" and ranges is None:
-            if len(vectors) >= LEARNED:
-                ranges = learned(vectors).tolist()
-            else:
-                dtype = "float16"
-        between = np.asarray(ranges, dtype=np.float32) if dtype == "int8" else None
-        unit = self.settings.metric == "cosine"
-        longest = float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1)).max()) * SLACK[dtype]
-        rows, size = vectors.shape
-        segment = files.write(
-            self.folder,
-            number,
-            first + np.arange(rows),
-            [pack(vectors, dtype, between, unit=unit)],
-            dtype=dtype,
-            dimensions=size,
-            max_norm=longest,
-            ranges=between,
-            unit=unit,
-        )
-        return segment, ranges
 
     def _remember(self, dimensions: int, ranges: Any, cut: bool) -> None:
         """What the collection learns from a batch, in its commit."""

@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from twinvec.records import unknown_note
+
 SHOWN: Final = 100  # numbers of empty rows that are kept
 _SUMS: Final = ("rows", "tokens", "truncated", "truncated_tokens", "split", "empty", "unknown", "content", "clipped", "cache_hits")
 
@@ -103,8 +105,7 @@ class BulkReport:
         if self.empty:
             shown = ", ".join(map(str, self.empty_rows[:5]))
             notes.append(f"{self.empty:,} of {self.rows:,} texts are empty (first rows, from 0: {shown})")
-        if self.unknown_rate > 0.2:
-            notes.append(f"{self.unknown_rate:.0%} of the tokens are unknown to this model: it does not know this language or script")
+        notes += unknown_note(self.unknown_rate)
         if self.clipped > 0.01:
             notes.append(f"{self.clipped:.1%} of the numbers lay outside the int8 ranges and were clipped; give --ranges FILE with typical vectors")
         return notes

@@ -6,13 +6,13 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,9 @@ class StoredText:
     text: str
     metadata: str
     spans: Mapping[int, Span | None]
+
+
+_Remote = TypeVar("_Remote", bound="RemoteCollection")
 
 
 class RemoteCollection(ABC):
@@ -326,6 +329,17 @@ class RemoteCollection(ABC):
             yield
         finally:
             self._seen = outer
+
+    def _begun(self: _Remote, encoder: EncoderLike | str | None, make: Callable[[], None] | None = None) -> _Remote:
+        """This collection, made first where `make` is given, and opened for `encoder`; its connection does not outlive a refusal."""
+        try:
+            if make is not None:
+                make()
+            self._opened(encoder)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     def _opened(self, encoder: EncoderLike | str | None) -> None:
         check_model(self.path, self.settings, encoder)  # type: ignore[arg-type]  # only shown

@@ -57,24 +57,12 @@ class MilvusCollection(RemoteCollection):
         """As `create`, with settings that are there already (of a collection that is copied)."""
         cutter(cut, stem)
         made = MilvusCollection(address, wait=wait)
-        try:
-            made._make(replace(settings, store="float32"), {"cut": cut, "stem": stem})
-            made._opened(encoder)
-        except BaseException:
-            made.close()
-            raise
-        return made
+        return made._begun(encoder, lambda: made._make(replace(settings, store="float32"), {"cut": cut, "stem": stem}))
 
     @staticmethod
     def open(address: Address, encoder: EncoderLike | str | None = None, *, wait: float = WAIT) -> MilvusCollection:
         """An existing collection; a model that is not its own is refused."""
-        found = MilvusCollection(address, wait=wait)
-        try:
-            found._opened(encoder)
-        except BaseException:
-            found.close()
-            raise
-        return found
+        return MilvusCollection(address, wait=wait)._begun(encoder)
 
     def exists(self) -> bool:
         return self.link.exists()

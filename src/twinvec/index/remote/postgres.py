@@ -69,24 +69,12 @@ class PostgresCollection(RemoteCollection):
         cutter(cut, stem)
         settings = replace(settings, store="float16" if settings.store == "float16" else "float32")
         made = PostgresCollection(address, wait=wait)
-        try:
-            made._make({**asdict(settings), "format": tables.FORMAT, "cut": cut, "stem": stem})
-            made._opened(encoder)
-        except BaseException:
-            made.close()
-            raise
-        return made
+        return made._begun(encoder, lambda: made._make({**asdict(settings), "format": tables.FORMAT, "cut": cut, "stem": stem}))
 
     @staticmethod
     def open(address: Address, encoder: EncoderLike | str | None = None, *, wait: float = WAIT) -> PostgresCollection:
         """An existing collection; a model that is not its own is refused."""
-        found = PostgresCollection(address, wait=wait)
-        try:
-            found._opened(encoder)
-        except BaseException:
-            found.close()
-            raise
-        return found
+        return PostgresCollection(address, wait=wait)._begun(encoder)
 
     def exists(self) -> bool:
         with self._reading():
