@@ -266,8 +266,8 @@ class Collection:
         for row, text in enumerate(asked, start=1):
             if not isinstance(text, str):
                 raise SearchError(f"query {row} is {text!r} ({type(text).__name__}); wanted a text")
-        with self._reader.snapshot() as (store, _):
-            return by_words(self._reader, store, asked, k, where=where)
+        with self._reader.snapshot() as (store, state):
+            return by_words(self._reader, store, state, asked, k, where=where)
 
     def get(self, id: str) -> Document | None:
         """The document with this id, or None."""

@@ -12,7 +12,7 @@ from twinvec.index import lexical
 from twinvec.index.exact import as_queries
 from twinvec.index.layout import Layout
 from twinvec.index.ranking import Ranked, Rows
-from twinvec.index.reading import Reader, first_of_each, hits_of
+from twinvec.index.reading import Reader, first_of_each
 from twinvec.index.searching import State, search
 from twinvec.index.store import Store
 from twinvec.records import Hit
@@ -41,10 +41,10 @@ def dense(
         )  # fmt: skip
         return _pairs(layout, found)
 
-    return hits_of(store, _documents(store, ranked, len(queries), k))
+    return reader.hits(store, state, _documents(store, ranked, len(queries), k))
 
 
-def by_words(reader: Reader, store: Store, queries: Sequence[str], k: int, *, where: str | None) -> list[list[Hit]]:
+def by_words(reader: Reader, store: Store, state: State, queries: Sequence[str], k: int, *, where: str | None) -> list[list[Hit]]:
     """Hits of BM25, inside a snapshot."""
     if not lexical.exists(store.db):
         raise CollectionError(
@@ -56,7 +56,7 @@ def by_words(reader: Reader, store: Store, queries: Sequence[str], k: int, *, wh
     def ranked(which: Rows, take: int) -> list[Found]:
         return [words.search(queries[i], take, allowed=allowed, ids=store.passage_ids) for i in which.tolist()]
 
-    return hits_of(store, _documents(store, ranked, len(queries), k))
+    return reader.hits(store, state, _documents(store, ranked, len(queries), k))
 
 
 def _documents(store: Store, ranked: Callable[[Rows, int], list[Found]], count: int, k: int) -> list[Found]:

@@ -20,6 +20,7 @@ from twinvec.index.faults import miscounts
 from twinvec.index.layout import Layout
 from twinvec.index.lexical_reader import Lexical
 from twinvec.index.ranking import Rows
+from twinvec.index.recent import Recent
 from twinvec.index.searching import Indexed, State
 from twinvec.index.segments import IndexFile, Mapped, MissingFileError, Segment
 from twinvec.index.store import Store, damaged
@@ -28,6 +29,7 @@ from twinvec.records import Hit, Passage
 
 HASHED = 64 << 20  # collections with less than this many bytes of vectors are checked by SHA-256 whenever they are opened
 INDEX_REMEDY = "make it again with: twinvec index COLLECTION --optimize"
+_decode = json.JSONDecoder().raw_decode  # half the time of json.loads, which looks for white space and odd arguments first
 _FILTERS = 8  # filters whose rows are kept until the next commit
 
 
@@ -44,6 +46,7 @@ class Reader:
         self._maps: dict[str, Mapped] = {}
         self._filters: dict[str, Rows] = {}
         self._words: Lexical | None = None
+        self._recent = Recent()
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Store, State]]:
@@ -81,6 +84,7 @@ class Reader:
                 self.store.close()
             self.store = self.state = None
             self.layout, self._maps, self._filters, self._words = Layout([]), {}, {}, None
+            self._recent.clear()
 
     def _connection(self) -> Store:
         if self.store is not None and self.store.pid != os.getpid():
@@ -147,7 +151,21 @@ class Reader:
             out.append(Indexed(index, path, int(layout.places(np.asarray([index.first_passage]))[0])))
         return out
 
-    # filters and words
+    # hits, filters and words
+
+    def hits(self, store: Store, state: State, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
+        """For each query its (passage number, score) pairs -> hits with text and metadata, read in one go."""
+        stored = self._recent.passages(store, (number for row in found for number, _ in row), state.commit)
+        out = []
+        for row in found:
+            hits = []
+            for number, score in row:
+                name, text, metadata, part, start, stop = stored[number]
+                passage = None if start is None or stop is None else Passage(text[start:stop], start, stop, part)
+                # Each hit has metadata of its own: what a caller changes in one must not show in another.
+                hits.append(Hit(name, score, text, {} if metadata == "{}" else _decode(metadata)[0], passage))
+            out.append(hits)
+        return out
 
     def words(self, store: Store) -> Lexical:
         """The lexical index, with what was read of it before."""
@@ -167,27 +185,9 @@ class Reader:
         return self._filters[where]
 
 
-_decode = json.JSONDecoder().raw_decode  # half the time of json.loads, which looks for white space and odd arguments first
-
-
 def check_index(folder: Path, index: IndexFile, *, content: bool) -> None:
     check_ = files.check_file
     check_(folder / files.FOLDER / index.file, index.bytes, index.sha256, f"an index of {index.rows} rows", content=content, remedy=INDEX_REMEDY)
-
-
-def hits_of(store: Store, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
-    """For each query its (passage number, score) pairs -> hits with text and metadata, read in one go."""
-    stored = store.passages({number for row in found for number, _ in row})
-    out = []
-    for row in found:
-        hits = []
-        for number, score in row:
-            name, text, metadata, part, start, stop = stored[number]
-            passage = None if start is None or stop is None else Passage(text[start:stop], start, stop, part)
-            # Each hit has metadata of its own: what a caller changes in one must not show in another.
-            hits.append(Hit(name, score, text, {} if metadata == "{}" else _decode(metadata)[0], passage))
-        out.append(hits)
-    return out
 
 
 def first_of_each(found: Iterable[tuple[int, float]], owners: dict[int, int], k: int) -> list[tuple[int, float]]:

@@ -35,7 +35,8 @@ class Plan:
 def choose_kind(rows: int, dimensions: int, memory: int | None = None) -> str:
     """The kind that `auto` takes: "exact" below 100,000 rows, then "ivfpq", or what fits in `memory` bytes beside the stored vectors.
 
-    Measured in benchmarks/search.py. IVF with 4-bit codes is the smallest (D / 8 + 8 bytes a row) and is built ten times faster than HNSW.
+    Measured in benchmarks/search.py. IVF with 4-bit codes is the smallest (D / 4 + 8 bytes a row, half of that where memory is short) and is built
+    faster than HNSW.
     """
     if rows < EXACT_BELOW:
         return "exact"
@@ -43,27 +44,34 @@ def choose_kind(rows: int, dimensions: int, memory: int | None = None) -> str:
         kind = "ivf"  # no code of whole sub-vectors for this number of dimensions
     else:
         kind = "ivfpq"
-    if memory is not None and index_bytes(kind, rows, dimensions) > memory:
+    if memory is not None and index_bytes(kind, rows, dimensions, fine=False) > memory:
         return "exact"
     return kind
 
 
-def index_bytes(kind: str, rows: int, dimensions: int) -> int:
-    """What an index takes in memory, about, beside the vectors that the collection stores. `ivf` is mapped, and counts only what it touches."""
+def index_bytes(kind: str, rows: int, dimensions: int, *, fine: bool = True) -> int:
+    """What an index takes in memory, about, beside the vectors that the collection stores. `ivf` is mapped, and counts only what it touches.
+
+    fine: product codes as they are where memory allows (see `code_size`).
+    """
     lists = list_count(rows)
     a_row = {
         "exact": 0.0,
         "flat": 4.0 * dimensions,
         "ivf": 4.0 * dimensions + 8,
-        "ivfpq": (code_size(dimensions) or dimensions) / 2 + 8,
+        "ivfpq": (code_size(dimensions, fine=fine) or dimensions) / 2 + 8,
         "hnsw": dimensions + 4 * (2 * _LINKS + 4),
     }[choose("kind", kind, ("exact", *KINDS))]
     return int(rows * a_row) + (4 * lists * dimensions if kind in ("ivf", "ivfpq") else 0)
 
 
-def code_size(dimensions: int) -> int | None:
-    """Sub-vectors of a product code: of 4 numbers each where that divides the dimensions, else of 3, 5, 6, 2, 7 or 8; None when none divides."""
-    for size in (4, 3, 5, 6, 2, 7, 8):
+def code_size(dimensions: int, *, fine: bool = True) -> int | None:
+    """Sub-vectors of a product code, each with 4 bits; None when no width divides the dimensions.
+
+    fine: sub-vectors of 2 numbers where that divides, else of 3 to 8; otherwise of 4 first. Twice the bytes (96 a row instead of 48 at 384
+    dimensions) need half the candidates for the same recall, and reach recalls that short codes never do (benchmarks/RESULTS.md).
+    """
+    for size in (2, 3, 4, 5, 6, 7, 8) if fine else (4, 3, 5, 6, 2, 7, 8):
         if dimensions % size == 0 and dimensions // size >= 2:
             return dimensions // size
     return None
@@ -86,7 +94,7 @@ def plan(kind: str, rows: int, dimensions: int, memory: int | None = None) -> Pl
     budget = min(_TRAINING_BYTES, memory // 4 if memory is not None else _TRAINING_BYTES)
     training = min(rows - held, max(lists * PER_LIST, 16_384), max(4096, budget // (4 * dimensions)))
     lists = min(lists, max(4, 2 ** int(math.log2(training / PER_LIST))))
-    codes = code_size(dimensions)
+    codes = code_size(dimensions, fine=memory is None or index_bytes(kind, rows, dimensions) <= memory)
     if kind == "ivf" or codes is None:
         return Plan("ivf", f"IVF{lists},Flat", lists, training, held)
     return Plan("ivfpq", f"IVF{lists},PQ{codes}x4fs", lists, training, held)
