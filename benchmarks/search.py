@@ -57,7 +57,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", help="another kind than `auto` takes")
     parser.add_argument("--hand", default="IVF{lists},PQ96x4fs,RFlat;HNSW32,Flat;HNSW32,SQ8", help="FAISS factories, ; between them")
     parser.add_argument("--build-threads", type=int, default=1)
-    parser.add_argument("--tune-queries", action="store_true", help="`auto` and hand-set indexes choose on half of the queries; the other half is measured")
+    parser.add_argument(
+        "--tune-queries", action="store_true", help="`auto` and hand-set indexes choose on half of the queries; the other half is measured"
+    )
     parser.add_argument("--only", help="parts to run, ; between them: exact, auto, hand:FACTORY, collection")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -298,11 +300,12 @@ def collection_part(folder: Path, options: argparse.Namespace) -> dict:
         assert len(first[0]) == 10
         for target in (*TARGETS, 1.0):
             whole = measured(lambda part, t=target: collection.search(part, 10, recall=t), queries)
+            first_time = measured(lambda part, t=target: (collection._reader._recent.clear(), collection.search(part, 10, recall=t)), queries)
             bare, share = bare_rate(place, collection, rows, queries, target)
             hits = [[int(hit.id) for hit in row] for row in collection.search(queries, 10, recall=target)]
             found["lines"].append(
                 {"asked": target, "recall": round(recall_of(np.asarray(hits), truth), 4), "rate": round(whole), "bare": round(bare),
-                 "bare call": share, "overhead": f"{bare / whole - 1:.0%}"}
+                 "bare call": share, "overhead": f"{bare / whole - 1:.0%}", "hits not seen before": f"{bare / first_time - 1:.0%}"}
             )  # fmt: skip
     shutil.rmtree(place, ignore_errors=True)
     return found
@@ -326,6 +329,7 @@ def bare_rate(place: Path, collection: object, rows: np.ndarray, queries: np.nda
 
     def run(part: np.ndarray) -> object:
         found = index.nearest(part, parameters)
+        found = np.ascontiguousarray(found[:, : int((found >= 0).sum(axis=1).max())])  # the nearest come first
         scores = np.empty(found.shape, dtype=np.float32)
         pointers = map(faiss.swig_ptr, (scores, np.ascontiguousarray(part), stored, found))
         faiss.fvec_inner_products_by_idx(*pointers, rows.shape[1], *found.shape)

@@ -123,25 +123,26 @@ def _narrowed(queries: Scores, found: Candidates, finder: Finder, k: int, max_no
         return found
     narrow = np.ascontiguousarray(queries, dtype=np.float32)
     slack = float32_slack(queries, max_norm)
-    starts = np.concatenate(([0], np.cumsum(found.counts)))
-    kept: list[Rows] = []
-    counts = np.empty(len(queries), dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(found.counts[:-1])))
+    stays = np.zeros(len(found.rows), dtype=np.bool_)
+    order = np.argsort(found.counts, kind="stable")  # queries with about as many candidates go together, so that little of a table is empty
+    ordered = found.counts[order]
     at = 0
-    while at < len(queries):
-        widest = np.maximum.accumulate(found.counts[at:])
-        stop = at + max(1, int(np.searchsorted(widest * np.arange(1, len(widest) + 1), _CELLS, side="right")))
-        width = int(widest[stop - at - 1])
-        here = np.arange(width) < found.counts[at:stop, None]
-        rows = np.full((stop - at, width), -1, dtype=np.int64)
-        rows[here] = found.rows[starts[at] : starts[stop]]
-        scores = finder.products(narrow[at:stop], rows)
-        scores[~here] = -np.inf
-        floor = np.partition(scores, width - k, axis=1)[:, width - k].astype(np.float64) - 2 * slack[at:stop]
-        stays = here & (scores >= floor[:, None])
-        counts[at:stop] = stays.sum(axis=1)
-        kept.append(rows[stays])
+    while at < len(order):
+        stop = int(np.searchsorted(ordered, max(2 * int(ordered[at]), 4 * k), side="right"))
+        stop = min(stop, at + max(1, _CELLS // max(1, int(ordered[stop - 1]))))
+        here, width = order[at:stop], int(ordered[stop - 1])
+        there = np.arange(width) < found.counts[here, None]
+        place = (starts[here, None] + np.arange(width))[there]
+        rows = np.full((len(here), width), -1, dtype=np.int64)
+        rows[there] = found.rows[place]
+        scores = finder.products(narrow[here], rows)
+        scores[~there] = -np.inf
+        floor = np.partition(scores, width - k, axis=1)[:, width - k].astype(np.float64) - 2 * slack[here]
+        stays[place] = (scores >= floor[:, None])[there]
         at = stop
-    return Candidates(counts, np.concatenate(kept))
+    which = np.repeat(np.arange(len(queries)), found.counts)
+    return Candidates(np.bincount(which[stays], minlength=len(queries)), found.rows[stays])
 
 
 def _exact(queries: Scores, which: Rows, rows: Rows, finder: Finder, metric: str) -> Scores:

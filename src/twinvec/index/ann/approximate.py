@@ -19,7 +19,7 @@ import torch
 from twinvec.errors import CollectionError
 from twinvec.index.ann.plan import APPROXIMATE, BUCKETS, TARGETS
 from twinvec.index.ann.threads import bounded
-from twinvec.index.ann.tuning import Parameters
+from twinvec.index.ann.tuning import Parameters, behind
 from twinvec.index.ranking import Rows, Scores
 from twinvec.records import Vectors
 
@@ -55,6 +55,8 @@ class Approximate:
         while bucket < k:  # further than it was tuned: ten times the hits want ten times the candidates, and lie in about three times the lists
             bucket *= 10
             found["candidates"] *= 10
+            if "hits" in found:
+                found["hits"] = bucket
             if "probes" in found:
                 found["probes"] = min(self.lists, 3 * found["probes"])
             else:
@@ -72,21 +74,22 @@ class Approximate:
         if parameters is None or 4 * parameters["candidates"] > self.rows:
             return None
         if allowed is None:
-            return self.search(queries, parameters)
+            return near(self.search(queries, parameters), parameters)
         bits = as_mask(allowed, self.rows)
         count = int(bits.sum())
         share = count / self.rows
         if count <= (_SUBSET if share < 0.5 else 0) or share < (_GRAPH_DENSE if self.kind == "hnsw" else _DENSE):
             return None
         if self.kind == "hnsw" or share > _NEARLY_ALL:
-            return self._sifted(queries, parameters, bits, share)
-        return self._filtered(queries, parameters, bits, share)
+            return near(self._sifted(queries, parameters, bits, share), parameters)
+        found = self._filtered(queries, parameters, bits, share)
+        return found if found is None else near(found, parameters)
 
     # how it is found
 
     def nearest(self, queries: Vectors, parameters: Parameters) -> Rows:
         """See tuning.Searcher."""
-        return self.search(queries, parameters)[1]
+        return near(self.search(queries, parameters), parameters)[1]
 
     def search(self, queries: Vectors, parameters: Parameters, bits: npt.NDArray[np.bool_] | None = None) -> tuple[Vectors, Rows]:
         """queries (q, D) -> scores and rows (q, candidates), -1 where there are none; only rows whose bit is set."""
@@ -184,6 +187,13 @@ class Approximate:
         if self._centroids is None:
             self._centroids = self.index.quantizer.reconstruct_n(0, self.lists)
         return self._centroids
+
+
+def near(found: tuple[Vectors, Rows], parameters: Parameters) -> tuple[Vectors, Rows]:
+    """Scores and rows (q, n) as they are, with -1 for rows that lie further than the margin below the k-th; all where there is no margin."""
+    if "margin" not in parameters:
+        return found
+    return found[0], np.where(behind(*found, parameters["hits"]) <= parameters["margin"], found[1], -1)
 
 
 def as_mask(allowed: npt.NDArray[Any], rows: int) -> npt.NDArray[np.bool_]:

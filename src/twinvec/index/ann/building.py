@@ -166,9 +166,9 @@ def _add(index: Any, chosen: Plan, rows: RowSource, held: Rows, queries: Vectors
 
 
 def _grown(tuned: list[dict[str, Any]], by: float, rows: int) -> None:
-    """The lists will hold more rows than when they were tuned: as many more candidates keep the same share of what is scanned."""
+    """The lists will hold more rows than when they were tuned: as many more candidates keep the same share of what is scanned. A margin stands."""
     for entry in tuned:
-        if entry["parameters"] is not None and "ef" not in entry["parameters"]:
+        if entry["parameters"] is not None and not {"ef", "margin"} & set(entry["parameters"]):
             entry["parameters"]["candidates"] = min(rows, int(np.ceil(entry["parameters"]["candidates"] * by)))
 
 
