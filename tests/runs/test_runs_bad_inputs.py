@@ -73,6 +73,7 @@ CASES = (
     Case("distillation: a teacher that is not there", "distillation", texts, {"teacher": "nowhere"}, r"nowhere", TwinvecError),
     Case("distillation: an unknown prompt of the teacher", "distillation", texts, {**SELF, "teacher_prompt": "q"}, r"prompt = 'q': this model"),
     Case("distillation: a teacher of another size", "distillation", texts, {"teacher": "SMALL"}, r"has 16 dimensions, the model 32"),
+    Case("fit_dense: nothing to fit to", "infonce", partners, {"fit_dense": True}, r"fit_dense: no data set has objective = 'distillation'"),
     Case("margin_mse: no margins and no teacher", "margin_mse", triplets, {}, r"has no margins \(a column 'margin'\); add it, or name teacher"),
     Case("infonce: a guide without a margin", "infonce", partners, {"guide": "SELF"}, r"say from where on with false_negative_margin"),
     Case("infonce: a learned temperature too low", "infonce", partners, {"temperature": 0.01, "learn_temperature": True}, r"stays above 0.01"),

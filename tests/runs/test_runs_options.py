@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 from training_files import SENTENCES, labelled, nli, parallel, partners, scored_triplets, scores, texts, triplets, write
 
 import twinvec as tv
 from twinvec.errors import TrainingError, UsageError
+from twinvec.training.aligned import least_squares
 from twinvec.training.loop import Run
 
 BareModel = Callable[[str], Path]
@@ -195,6 +196,53 @@ def test_a_learned_temperature_moves_and_survives_a_resume(base: dict[str, Any],
     assert "heads.0.log" not in best_weights(tmp_path)
     with pytest.raises(UsageError, match=r"temperature = 0.005: a learned one stays above 0.01"):
         train(settings, temperature=0.005, overwrite=True)
+
+
+# ---- a layer to the teacher's size
+
+
+def test_the_fitted_layer_is_the_least_squares_one() -> None:
+    rng = np.random.default_rng(0)
+    student, weight, bias = rng.standard_normal((200, 6)), rng.standard_normal((4, 6)), rng.standard_normal(4)
+    noisy = student @ weight.T + bias + 0.1 * rng.standard_normal((200, 4))
+    found, shift = least_squares(student.astype(np.float32), noisy.astype(np.float32))
+    wanted = np.linalg.lstsq(np.hstack([student, np.ones((200, 1))]), noisy, rcond=None)[0]
+    np.testing.assert_allclose(np.hstack([found.numpy(), shift.numpy()[:, None]]), wanted.T, atol=5e-3)
+    same = np.ones((3, 2), dtype=np.float32)  # no variance at all: the mean is what is left to say
+    flat, middle = least_squares(same, np.arange(9, dtype=np.float32).reshape(3, 3))
+    assert torch.isfinite(flat).all()
+    np.testing.assert_allclose((same @ flat.numpy().T + middle.numpy())[0], [3, 4, 5], atol=1e-5)
+
+
+def test_a_student_of_another_size_starts_beside_its_teacher(base: dict[str, Any], bare_model: BareModel, tmp_path: Path) -> None:
+    teacher = tv.Encoder.load(bare_model("bert"), pooling="cls+mean")
+    teacher.save(tmp_path / "teacher")
+    settings = {**base, "data": str(parallel(tmp_path / "t.csv")), "objective": "distillation", "teacher": str(tmp_path / "teacher"), "dropout": 0.0}
+    dry = train(settings, fit_dense=True, dry_run=True)
+    assert dry["lines"]
+    assert not (tmp_path / "run").exists()
+    train(settings, fit_dense=True, lr=1e-6)
+    student = tv.Encoder.load(tmp_path / "run" / "best")
+    assert student.dimensions == teacher.dimensions == 64
+    aim = np.load(next((tmp_path / "run" / "teacher").glob("*.npy")))
+    assert log(tmp_path)[0]["loss"] < ((aim - aim.mean(axis=0)) ** 2).mean(), "nearer than the best single vector, before any step"
+    json.dumps(json.loads((tmp_path / "run" / "best" / "2_Dense" / "config.json").read_text()), allow_nan=False)
+
+
+def test_a_run_with_a_fitted_layer_resumes_to_the_bit(base: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**base, "data": str(parallel(tmp_path / "t.csv")), "objective": "distillation", "teacher": base["model"], "fit_dense": True}
+    settings |= {"dropout": 0.1, "checkpoint_steps": 1, "batch_size": 4, "max_steps": 4}
+    train(settings, output=str(tmp_path / "whole"))
+    interrupted(settings, 2)
+    train(settings, resume=True)
+    for name in ("model.safetensors", "2_Dense/model.safetensors"):
+        one, two = (load_file(tmp_path / run / "best" / name) for run in ("whole", "run"))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one), name
+    damaged = tmp_path / "run" / "teacher" / "dense.safetensors"
+    damaged.write_bytes(save({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}))
+    with pytest.raises(TrainingError, match=r"dense.safetensors: holds a layer of \(3, 2\), wanted \(32, 32\); remove it"):
+        train(settings, resume=True)
 
 
 # ---- what is trained

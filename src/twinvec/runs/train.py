@@ -24,6 +24,7 @@ from twinvec.runs.dry import dry_run
 from twinvec.runs.folder import check_same_inputs, prepare_folder, read_log, record_of, tensorboard
 from twinvec.runs.inputs import Held, Inputs, read_inputs, training_texts
 from twinvec.runs.report import labelled_pairs, pair_cosines, write_report
+from twinvec.training.aligned import add_fitted_dense
 from twinvec.training.distributed import World, world
 from twinvec.training.fit import as_wanted
 from twinvec.training.loop import Evaluate, Run
@@ -89,6 +90,14 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "run.json", record)
     torch.manual_seed(recipe.seed)
+    if recipe.fit_dense:
+        for turn in (True, False):  # rank 0 fits, the others read what it wrote
+            if everyone.first == turn:
+                said = add_fitted_dense(
+                    encoder, inputs.sources, folder, seed=recipe.seed, device=recipe.device, show=progress, dry=recipe.dry_run
+                )  # fmt: skip
+                say(said)
+            everyone.barrier()
     adapt(encoder, recipe)
     tasks = _tasks(recipe, encoder, inputs, folder, everyone, progress)
     run = Run(recipe, encoder, tasks, folder, None, metric, world=everyone, show=progress)

@@ -64,6 +64,11 @@ class Recipe(Source):
     lora_targets: list[str] = Field([], description="LoRA: names of the linear layers; default: all of them (QLoRA 2023, section 4)")
     lora_keep: bool = Field(False, description="LoRA: write the adapters alone into adapter/ as well; best/ is always the merged model")
 
+    fit_dense: bool = Field(
+        False,
+        description="distillation: first add a linear layer to the teacher's size, fitted by least squares; for a student of another size or space",
+    )
+
     # memory and machines
     gradient_cache: Literal["auto", "on", "off"] = Field(
         "auto", description="compute vectors twice so that memory is bounded whatever the batch (Gao 2021); auto: when the batch would not fit"

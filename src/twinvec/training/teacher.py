@@ -36,7 +36,7 @@ class FrozenVectors:
         if dimensions is not None and dimensions != self.dimensions:
             raise UsageError(
                 f"teacher = {name!r} has {self.dimensions} dimensions, the model {dimensions}: the model cannot give the teacher's vectors; "
-                "choose a teacher or a model of the same size"
+                "set fit_dense = true, which adds a layer to the teacher's size, or choose a teacher of the same size"
             )
         place: dict[str, int] = {}
         self._index = [np.fromiter((place.setdefault(text, len(place)) for text in column), np.int64, len(column)) for column in columns]
