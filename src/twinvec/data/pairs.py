@@ -60,12 +60,13 @@ def text_ids(data: Dataset) -> dict[str, npt.NDArray[np.int64]]:
     return {name: np.fromiter((known[text] for text in texts), np.int64, len(texts)) for name, texts in data.columns.items()}
 
 
-def row_keys(data: Dataset) -> list[tuple[int, ...]]:
+def row_keys(data: Dataset, ids: dict[str, npt.NDArray[np.int64]] | None = None) -> list[tuple[int, ...]]:
     """For each row, the numbers of its texts and of its group: what no other row of a batch should have (`LengthBucketedOrder(keys=...)`).
 
-    Empty texts count as texts; groups have numbers of their own (below 0), so that a group never looks like a text.
+    Empty texts count as texts; groups have numbers of their own (below 0), so that a group never looks like a text. ids: `text_ids` of the data,
+    where it is known already.
     """
-    sides = [column.tolist() for column in text_ids(data).values()]
+    sides = [column.tolist() for column in (ids or text_ids(data)).values()]
     rows = list(zip(*sides, strict=True))
     if data.groups is None:
         return rows

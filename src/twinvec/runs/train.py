@@ -16,7 +16,7 @@ from twinvec.data.documents import read_texts
 from twinvec.errors import TrainingError, TwinvecWarning, UsageError
 from twinvec.evaluation.evaluate import evaluate
 from twinvec.files import write_json
-from twinvec.model.adapters import merged
+from twinvec.model.adapters import merged, trainable
 from twinvec.model.encoder import Encoder
 from twinvec.progress import note
 from twinvec.runs.afterthoughts import afterthoughts, forethoughts, remarks
@@ -99,6 +99,9 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
                 say(said)
             everyone.barrier()
     adapt(encoder, recipe)
+    if recipe.lora_rank or recipe.freeze_layers or recipe.freeze_embeddings:
+        moving, every = trainable(encoder.net)
+        say(f"{moving:,} of {every:,} weights are trained ({moving / every:.1%}), the others stay as they are")
     tasks = _tasks(recipe, encoder, inputs, folder, everyone, progress)
     run = Run(recipe, encoder, tasks, folder, None, metric, world=everyone, show=progress)
     if recipe.dry_run:

@@ -24,5 +24,5 @@ def order_of(recipe: Recipe, task: Task) -> LengthBucketedOrder | ClassOrder:
     lengths = [max(map(len, texts)) for texts in zip(*task.texts, strict=True)]
     # Where rows of a batch are each other's negatives, a batch of one length would be a biased sample; and nothing is padded anyway.
     # There, too, two rows with a text in common are of no use to each other (they are masked), so they go to different batches where they can.
-    apart = row_keys(task.data) if source.objective in ("infonce", "simcse") and source.mask_same else None
+    apart = row_keys(task.data, task.ids) if source.objective in ("infonce", "simcse") and source.mask_same else None
     return LengthBucketedOrder(lengths, recipe.batch_size, recipe.seed, 1 if source.objective in IN_BATCH else 50, keys=apart)

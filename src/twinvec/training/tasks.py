@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -126,10 +127,11 @@ class VectorTask:
 
     def _keys(self, data: Dataset) -> Tensor | None:
         """(columns, n) int64: equal texts have equal numbers. None when nothing is to be masked."""
+        self.ids: dict[str, npt.NDArray[np.int64]] | None = None
         if self.objective not in ("infonce", "simcse") or not self.source.mask_same:
             return None
-        ids = list(text_ids(data).values()) * (2 if self.twice else 1)
-        return torch.from_numpy(np.stack(ids))
+        self.ids = text_ids(data)
+        return torch.from_numpy(np.stack(list(self.ids.values()) * (2 if self.twice else 1)))
 
     def _frozen(self, folder: Path, device: str | None, show: bool, dry: bool = False) -> None:
         self.teacher: FrozenVectors | None = None
@@ -289,6 +291,7 @@ class TokenTask:
 
     of_tokens = True
     normalize = False
+    ids = None
 
     def __init__(self, source: Source, data: Dataset, encoder: Encoder, made: Any) -> None:
         self.source, self.data, self.encoder, self.made = source, data, encoder, made
