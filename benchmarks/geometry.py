@@ -42,7 +42,8 @@ def main() -> None:
         place, mark, prompt = name.rpartition("::")
         encoder = Encoder.load(place if mark else name, pooling=given.pooling)
         vectors = encoder.encode(texts, prompt=prompt if mark else None)
-        cones.append(cone_of(Path(place if mark else name).name + (f"::{prompt}" if mark else ""), vectors))
+        folder = Path(place if mark else name)
+        cones.append(cone_of("/".join(folder.parts[-2:]) + (f"::{prompt}" if mark else ""), vectors))  # many a trained model is called "best"
         found = space_of(vectors)
         shown = {
             key: found[key]
