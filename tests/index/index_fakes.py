@@ -25,6 +25,7 @@ class FakeEncoder:
         self.fingerprint = hashlib.sha256(f"{name} {dimensions}".encode()).hexdigest()[:32]
         self.normalizes = True
         self.calls: list[tuple[list[str], str | None]] = []
+        self.long: list[str] = []  # how long texts were to be treated, call by call
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
         lead = self.prompts.get(prompt or "", "")
@@ -36,6 +37,7 @@ class FakeEncoder:
     def encode_with_report(self, texts: Sequence[str], *, prompt: str | None = None, on_long: str = "truncate") -> Encoding:
         texts = list(texts)
         self.calls.append((texts, prompt))
+        self.long.append(on_long)
         vectors = self.encode(texts, prompt) if texts else np.zeros((0, self.dimensions), dtype=np.float32)
         tokens = sum(len(text.split()) + 1 for text in texts)
         report = EncodeReport(

@@ -342,6 +342,24 @@ def test_long_documents_are_found_by_their_best_passage(place: Place, encoder: F
     assert collection.verify()["documents"] == 2
 
 
+def test_what_was_said_of_long_texts_is_remembered(place: Place, encoder: FakeEncoder) -> None:
+    collection = place.make(encoder)
+    collection.add([("a", "one")])
+    collection.add([("b", "two")], on_long="error")
+    collection.add([("c", "three")])
+    collection.update("c", "four")
+    collection.add([("d", "five words that are cut in two")], on_long="passages", passage_tokens=5, passage_overlap=1)
+    collection.add([("e", "six words that are cut in two")])
+    collection.add([("f", "seven")], on_long="split")
+    collection.add([("g", "eight")])
+    assert encoder.long == ["truncate", "error", "error", "error", "truncate", "truncate", "split", "split"]
+    assert [len({hit.passage for hit in row}) for row in [collection.search(encoder.encode(["words that are cut"]), 2)[0]]] == [2]
+    assert collection.info()["on_long"] == "split"
+    assert collection.info()["passage_tokens"] is None
+    collection.add([("h", "nine")], on_long="truncate")
+    assert (encoder.long[-1], collection.info()["on_long"]) == ("truncate", "truncate")
+
+
 def test_inner_products_as_they_are(place: Place) -> None:
     rows = np.random.default_rng(2).standard_normal((50, 8)) * np.arange(1, 51)[:, None]
     collection = place.make("print", dimensions=8, metric="dot")

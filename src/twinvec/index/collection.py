@@ -26,7 +26,7 @@ from twinvec.index.lock import WAIT, writer_lock
 from twinvec.index.models import AUTO, EncoderLike, check_model, identity, prompt_names
 from twinvec.index.optimizing import optimize, unfinished
 from twinvec.index.packing import unpack
-from twinvec.index.passages import OVERLAP, TOKENS, Cut
+from twinvec.index.passages import Cut, cut_of
 from twinvec.index.reading import Reader
 from twinvec.index.reindexing import Reindexer, check_reindex
 from twinvec.index.report import AddReport
@@ -35,7 +35,7 @@ from twinvec.index.searching import KINDS
 from twinvec.index.segments import DTYPES
 from twinvec.index.store import Settings, Store, damaged
 from twinvec.index.where import parse_where, to_sqlite
-from twinvec.index.writing import BATCH, ON_LONG, Writer
+from twinvec.index.writing import BATCH, Writer
 from twinvec.records import Document, Hit, Vectors
 
 
@@ -135,16 +135,7 @@ class Collection:
         vector for each of its passages, which overlap by `passage_overlap` (40) tokens and end with a sentence where possible; a hit names the
         document once, by its best passage. None: as the last time.
         """
-        if on_long is not None:
-            choose("on_long", on_long, ON_LONG)
-        if on_long == "passages" or (on_long is None and passage_tokens is not None):
-            if vectors is not None:
-                raise UsageError("on_long = 'passages': given vectors belong to whole documents; leave out one of the two")
-            cut: Cut | None = Cut(TOKENS if passage_tokens is None else passage_tokens, OVERLAP if passage_overlap is None else passage_overlap)
-        elif passage_tokens is not None or passage_overlap is not None:
-            raise UsageError("passage_tokens, passage_overlap: they need on_long = 'passages'")
-        else:
-            cut = None
+        cut = cut_of(on_long, passage_tokens, passage_overlap, vectors)
         with self._writing(on_long, cut) as writer:
             return writer.add(documents, vectors, batch=batch, progress=progress)
 

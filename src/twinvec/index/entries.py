@@ -24,6 +24,7 @@ class Settings:
     store: str = "float32"
     passage_tokens: int | None = None
     passage_overlap: int | None = None
+    on_long: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def describe(reader: Reader, store: Store, state: State) -> dict[str, Any]:
         "fields": store.setting("fields") or [],
         "reindexing": None if staging is None else {"model": staging.get("model"), "done": sum(s.rows for s in store.segments("staged"))},
         **{name: getattr(settings, name) for name in ("metric", "dimensions", "store", "model", "model_path", "fingerprint")},
-        **{name: getattr(settings, name) for name in ("document_prompt", "query_prompt", "passage_tokens", "passage_overlap")},
+        **{name: getattr(settings, name) for name in ("document_prompt", "query_prompt", "passage_tokens", "passage_overlap", "on_long")},
         **{name: getattr(settings, name) for name in ("created", "twinvec")},
     }
     return {**found, "advice": _advice(found, store.setting("indexing"))}

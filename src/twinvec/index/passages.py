@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from twinvec.errors import UsageError
+from twinvec.errors import UsageError, choose
+from twinvec.index.entries import Settings
 
 Span = tuple[int, int]
 TOKENS, OVERLAP = 200, 40
+ON_LONG = ("truncate", "error", "split", "passages")
 _ENDS = re.compile(
     r"\n\s*|[。！？；…]+[”’」』）】》]*\s*|[.!?]+[\"'”’)\]]*\s+"
 )  # a line's end; an end mark of Chinese; one of English before a space
@@ -33,6 +35,35 @@ class Cut:
                 raise UsageError(f"{name} = {value!r}: wanted a whole number of tokens, {least} or more")
         if self.overlap >= self.tokens:
             raise UsageError(f"passage_overlap = {self.overlap}: must be smaller than passage_tokens = {self.tokens}")
+
+
+def cut_of(on_long: str | None, tokens: int | None, overlap: int | None, vectors: Any) -> Cut | None:
+    """How long texts are cut, by the options of `add`; None: not, or as the collection remembers."""
+    if on_long is not None:
+        choose("on_long", on_long, ON_LONG)
+    if on_long == "passages" or (on_long is None and tokens is not None):
+        if vectors is not None:
+            raise UsageError("on_long = 'passages': given vectors belong to whole documents; leave out one of the two")
+        return Cut(TOKENS if tokens is None else tokens, OVERLAP if overlap is None else overlap)
+    if tokens is not None or overlap is not None:
+        raise UsageError("passage_tokens, passage_overlap: they need on_long = 'passages'")
+    return None
+
+
+def asked(settings: Settings, on_long: str | None, cut: Cut | None) -> Settings:
+    """The settings with what was asked for long texts this time, which the next time remembers; as they are when nothing was asked."""
+    if cut is not None:
+        return replace(settings, passage_tokens=cut.tokens, passage_overlap=cut.overlap, on_long=None)
+    if on_long is not None:
+        return replace(settings, passage_tokens=None, passage_overlap=None, on_long=on_long)
+    return settings
+
+
+def treatment(settings: Settings) -> tuple[Cut | None, dict[str, Any]]:
+    """How long texts are treated: cut into passages, or by an option of the encoder; neither: as the encoder does by itself."""
+    if settings.passage_tokens is not None:
+        return Cut(settings.passage_tokens, settings.passage_overlap or 0), {}
+    return None, {} if settings.on_long is None else {"on_long": settings.on_long}
 
 
 class Cutter:

@@ -20,14 +20,13 @@ from twinvec.index.compaction import Compactor, known_files
 from twinvec.index.documents import DocumentError, as_document, batches, document_stream, to_json
 from twinvec.index.models import EncoderLike
 from twinvec.index.packing import write_batch
-from twinvec.index.passages import Cut, Cutter, Span
+from twinvec.index.passages import Cut, Cutter, Span, asked, treatment
 from twinvec.index.report import AddReport, summed
 from twinvec.index.store import Store, Stored
 from twinvec.progress import Progress
 from twinvec.records import Document, EncodeReport, Vectors
 
 BATCH = 4096
-ON_LONG = ("truncate", "error", "split", "passages")
 _ENCODE = 1024  # texts given to the encoder at once: enough to sort by length, little enough for the progress bar to move
 
 
@@ -51,10 +50,9 @@ class Writer:
         self.folder, self.store, self.encoder = folder, store, encoder
         with store.read():
             self.settings = store.settings()
-        if on_long is None and cut is None and self.settings.passage_tokens is not None:
-            cut = Cut(self.settings.passage_tokens, self.settings.passage_overlap or 0)
-        self.cut, self._cutter = cut, None if cut is None or encoder is None else Cutter(encoder, cut, self.settings.document_prompt)
-        self.options = {} if on_long in (None, "passages") else {"on_long": on_long}
+        self._asked = asked(self.settings, on_long, cut)
+        cut, self.options = treatment(self._asked)
+        self._cutter = None if cut is None or encoder is None else Cutter(encoder, cut, self.settings.document_prompt)
         self.compactor = Compactor(folder, store)
         self.sweep()
 
@@ -212,10 +210,8 @@ class Writer:
             store.set_setting("ranges", ranges)
         if cut and not store.counter("parts"):
             store.set_counter("parts", 1)
-        tokens, overlap = (None, None) if self.cut is None else (self.cut.tokens, self.cut.overlap)
-        if self.options or self.cut is not None:
-            settings = replace(settings, passage_tokens=tokens, passage_overlap=overlap)
-        settings = replace(settings, dimensions=settings.dimensions or dimensions)
+        long = {name: getattr(self._asked, name) for name in ("passage_tokens", "passage_overlap", "on_long")}
+        settings = replace(settings, dimensions=settings.dimensions or dimensions, **long)
         if settings != self.settings:
             store.set_settings(settings)
             self.settings = settings
@@ -252,4 +248,4 @@ def _parts(document: Document, spans: Sequence[Span | None]) -> list[_Part]:
     return [_Part(document.id, i, span, document.text if span is None else document.text[span[0] : span[1]]) for i, span in enumerate(spans)]
 
 
-__all__ = ["BATCH", "ON_LONG", "AddReport", "DocumentError", "Writer"]
+__all__ = ["BATCH", "AddReport", "DocumentError", "Writer"]

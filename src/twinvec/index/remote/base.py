@@ -21,9 +21,9 @@ from twinvec.index.checks import SearchError, check_k
 from twinvec.index.documents import DocumentError, as_document, batches, document_stream
 from twinvec.index.entries import Settings
 from twinvec.index.models import AUTO, EncoderLike, check_model
-from twinvec.index.passages import Span
+from twinvec.index.passages import Span, asked, cut_of
 from twinvec.index.remote.address import Address
-from twinvec.index.remote.inputs import as_queries, check_recall, cut_of
+from twinvec.index.remote.inputs import as_queries, check_recall
 from twinvec.index.remote.planning import Entry, Known, Planner, given_vectors
 from twinvec.index.remote.scoring import Best, Found, best
 from twinvec.index.report import AddReport
@@ -170,11 +170,8 @@ class RemoteCollection(ABC):
             if vectors is not None:
                 listed = list(stream)
                 matrix, stream, total = given_vectors(vectors, listed, settings.dimensions), iter(listed), len(listed)
-            if cut is not None:
-                settings = replace(settings, passage_tokens=cut.tokens, passage_overlap=cut.overlap)
-            elif on_long is not None:
-                settings = replace(settings, passage_tokens=None, passage_overlap=None)
-            planner, at = Planner(self.encoder, settings, on_long, cut), 0
+            settings = asked(settings, on_long, cut)
+            planner, at = Planner(self.encoder, settings), 0
             with Progress(total, "index", show=progress, unit="documents") as bar:
                 for block in batches(stream, batch):
                     self._check(block, at)
@@ -199,7 +196,7 @@ class RemoteCollection(ABC):
             document, settings = as_document(item, 1), self._checked_settings()
             self._check([document], 0)
             with Progress(None, "index", show=False) as bar:
-                planner = Planner(self.encoder, settings, None, None)
+                planner = Planner(self.encoder, settings)
                 entries, _ = planner.batch([document], {id: known}, None, AddReport(), bar, keep=text is None)
             self._put(entries, settings)
 

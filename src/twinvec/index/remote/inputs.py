@@ -9,13 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from twinvec import __version__
-from twinvec.errors import UsageError, choose
+from twinvec.errors import choose
 from twinvec.index.checks import METRICS, SearchError, as_matrix, check_values
 from twinvec.index.entries import Settings
 from twinvec.index.models import AUTO, EncoderLike, identity, prompt_names
-from twinvec.index.passages import OVERLAP, TOKENS, Cut
-
-ON_LONG = ("truncate", "error", "split", "passages")
 
 
 def new_settings(
@@ -38,19 +35,6 @@ def as_queries(vectors: Any, dimensions: int | None) -> npt.NDArray[np.float64]:
     if len(zero):
         raise SearchError(f"queries: row {zero[0]} from 0 is all zeros, which is near to nothing; was its text empty?")
     return wide
-
-
-def cut_of(on_long: str | None, tokens: int | None, overlap: int | None, vectors: Any) -> Cut | None:
-    """How long texts are cut, by the options of `add`; None: not, or as the collection remembers."""
-    if on_long is not None:
-        choose("on_long", on_long, ON_LONG)
-    if on_long == "passages" or (on_long is None and tokens is not None):
-        if vectors is not None:
-            raise UsageError("on_long = 'passages': given vectors belong to whole documents; leave out one of the two")
-        return Cut(TOKENS if tokens is None else tokens, OVERLAP if overlap is None else overlap)
-    if tokens is not None or overlap is not None:
-        raise UsageError("passage_tokens, passage_overlap: they need on_long = 'passages'")
-    return None
 
 
 def check_recall(recall: float | None) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from twinvec.index.checks import VectorError, as_matrix, check_values, is_blank, normalised
 from twinvec.index.documents import to_json
 from twinvec.index.entries import Settings
-from twinvec.index.passages import Cut, Cutter, Span
+from twinvec.index.passages import Cutter, Span, treatment
 from twinvec.index.report import AddReport, summed
 from twinvec.progress import Progress
 from twinvec.records import Document, EncodeReport, Vectors
@@ -50,12 +50,10 @@ class Known:
 class Planner:
     """Turns batches of documents into entries, with vectors that were given or that `encoder` makes."""
 
-    def __init__(self, encoder: Any, settings: Settings, on_long: str | None, cut: Cut | None) -> None:
-        if on_long is None and cut is None and settings.passage_tokens is not None:
-            cut = Cut(settings.passage_tokens, settings.passage_overlap or 0)
-        self.encoder, self.settings, self.cut = encoder, settings, cut
+    def __init__(self, encoder: Any, settings: Settings) -> None:
+        self.encoder, self.settings = encoder, settings
+        cut, self.options = treatment(settings)
         self.cutter = None if cut is None or encoder is None else Cutter(encoder, cut, settings.document_prompt)
-        self.options = {} if on_long in (None, "passages") else {"on_long": on_long}
 
     def batch(
         self, documents: Sequence[Document], known: Mapping[str, Known], given: npt.NDArray[Any] | None, report: AddReport, bar: Progress, *,
