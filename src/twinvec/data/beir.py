@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def read_retrieval(folder: str | Path, split: str = "test") -> RetrievalSet:
     texts = {document.id: document.text for document, _ in _documents(queries_file)}
     notes: list[str] = []
     grades = _read_qrels(qrels_file, notes)
-    known = {document.id for document in corpus}
+    known = dict.fromkeys(document.id for document in corpus)  # in their order, so that the first of them is the first
     qrels = {query: found for query, found in grades.items() if query in texts}
     if not qrels:
         raise DataError(f"{qrels_file}: none of its query ids is in {queries_file.name}; the first here {_first(grades)}, there {_first(texts)}")
@@ -172,7 +172,7 @@ def _read_qrels(path: Path, notes: list[str]) -> dict[str, dict[str, float]]:
 
 
 def _count_unknown(
-    notes: list[str], grades: dict[str, dict[str, float]], texts: dict[str, str], qrels: dict[str, dict[str, float]], known: set[str]
+    notes: list[str], grades: dict[str, dict[str, float]], texts: dict[str, str], qrels: dict[str, dict[str, float]], known: Container[str]
 ) -> None:
     lost = [query for query in grades if query not in texts]
     if lost:
