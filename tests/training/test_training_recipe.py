@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from twinvec.errors import UsageError
+from twinvec.errors import TwinvecWarning, UsageError
 from twinvec.training.recipe import Recipe, parse_changes
 from twinvec.training.schedule import lr_factor
 
@@ -122,3 +123,18 @@ def test_linear_schedule_is_that_of_transformers_one_step_on() -> None:
 def test_unknown_schedule_is_named() -> None:
     with pytest.raises(UsageError, match=r"choose one of linear, cosine, constant"):
         lr_factor(0, 10, 0.1, "step")
+
+
+def test_a_change_that_stages_and_sources_overrule_is_said_aloud(tmp_path: Path) -> None:
+    path = tmp_path / "staged.toml"
+    path.write_text(
+        'model = "m"\noutput = "o"\nobjective = "infonce"\n[[stage]]\nname = "weak"\ndata = "a.csv"\nlimit = 800\n'
+        '[[stage]]\nlr = 1e-4\n[[stage.source]]\ndata = "b.csv"\n[[stage.source]]\ndata = "c.csv"\nlimit = 5\n'
+    )
+    with pytest.warns(TwinvecWarning, match=r"limit stands in stage weak \(800\), source 2 of stage 2 \(5\), and stays what it is there"):
+        made = Recipe.load(path, {"limit": 10})
+    assert [source.limit for stage in made.stages() for source in stage.sources()] == [800, 10, 5]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Recipe.load(path, {"batch_size": 4})
+        Recipe.load(path)

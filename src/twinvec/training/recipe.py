@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from twinvec.errors import UsageError, nearest
+from twinvec.errors import TwinvecWarning, UsageError, nearest
 from twinvec.training.source import Source
 
 NEW_MODEL = ("layers", "hidden", "heads", "intermediate", "vocabulary", "max_tokens", "kind", "texts")
@@ -200,7 +201,7 @@ class Recipe(Source):
 
     @staticmethod
     def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """Read a TOML file; `changes` replace single keys."""
+        """Read a TOML file; `changes` replace single keys at its top, and a warning names stages and sources that keep a value of their own."""
         path = Path(path)
         try:
             text = path.read_bytes().decode("utf-8-sig")
@@ -213,7 +214,11 @@ class Recipe(Source):
             raise UsageError(f"{path}: not UTF-8 text at byte {err.start}; a recipe is a TOML file") from err
         except tomllib.TOMLDecodeError as err:
             raise UsageError(f"{path}: not TOML: {err}") from err
-        return _build({**settings, **(changes or {})}, str(path))
+        made = _build({**settings, **(changes or {})}, str(path))
+        for key in changes or {}:
+            if own := [f"{place} ({found[key]!r})" for place, found in _inside(settings) if key in found]:
+                warnings.warn(f"{path}: {key} stands in {', '.join(own)}, and stays what it is there", TwinvecWarning, stacklevel=2)
+        return made
 
     def changed(self, **changes: Any) -> Recipe:
         return _build({**self.model_dump(), **changes}, "recipe")
@@ -234,6 +239,16 @@ def parse_changes(items: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             out[key] = value
     return out
+
+
+def _inside(settings: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tables inside a recipe: its stages, and the sources of each and of the recipe, with what to call them."""
+    for number, source in enumerate(settings.get("source", []), 1):
+        yield f"source {number}", source
+    for number, stage in enumerate(settings.get("stage", []), 1):
+        place = f"stage {stage.get('name', number)}"
+        yield place, stage
+        yield from ((f"source {i} of {place}", source) for i, source in enumerate(stage.get("source", []), 1))
 
 
 def _last(settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
