@@ -119,7 +119,7 @@ def milvus(folder: Path) -> tuple[Server, str]:
     def ready() -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             pass
-        client = MilvusClient(uri=f"http://127.0.0.1:{port}", timeout=5)
+        client = MilvusClient(uri=f"http://127.0.0.1:{port}", timeout=5, grpc_options={"grpc.keepalive_time_ms": 300_000})
         try:
             client.list_collections()
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -38,13 +39,17 @@ class Link:
         secrets = {"user": a.user or "", "password": a.password or "", "token": a.options.get("token") or os.environ.get("MILVUS_TOKEN", "")}
         # pymilvus pings every 10 seconds, also when nothing is asked; servers with gRPC's own limits then close the connection ("too_many_pings").
         quiet = {"grpc.keepalive_time_ms": 300_000}
-        try:
-            return pymilvus.MilvusClient(
-                uri=f"{scheme}://{a.host}:{a.port or 19530}", db_name=a.database or "", timeout=10, grpc_options=quiet, **secrets
-            )  # fmt: skip
-        except Exception as err:
-            said = a.hide(" ".join(str(err).split()))[:300]
-            raise CollectionError(f"{a.shown}: cannot connect ({said}); is the server up, and are user and password right?") from None
+        for last in (False, True):
+            try:
+                return pymilvus.MilvusClient(
+                    uri=f"{scheme}://{a.host}:{a.port or 19530}", db_name=a.database or "", timeout=10, grpc_options=quiet, **secrets
+                )  # fmt: skip
+            except Exception as err:
+                # A server that is there but did not answer in time is asked once more: it may have just closed the channel, or be busy.
+                if last or not _listens(a.host, a.port or 19530):
+                    said = a.hide(" ".join(str(err).split()))[:300]
+                    raise CollectionError(f"{a.shown}: cannot connect ({said}); is the server up, and are user and password right?") from None
+        raise AssertionError  # pragma: no cover
 
     def close(self) -> None:
         if self._client is not None and self.pid == os.getpid():
@@ -107,6 +112,15 @@ class Link:
                 consistency_level="Strong", timeout=TIMEOUT,
             )  # fmt: skip
             return list(found[0])
+
+
+def _listens(host: str, port: int) -> bool:
+    """True when something takes connections there."""
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def load() -> Any:
