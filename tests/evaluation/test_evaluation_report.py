@@ -241,3 +241,20 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
     write_report(path, compared())
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
+
+
+def test_numbers_of_near_rates_stand_side_by_side_in_their_order_and_above_the_bars() -> None:
+    rates = {1: 204.0, 2: 287.0, 3: 220.0, 4: 227.0, 5: 217.0, 6: 217.0}
+    rows = [
+        {"number": n, "model": f"m{n}", "quality": 0.59 + n / 1e5, "low": 0.58, "high": 0.60, "texts_per_second": rate} for n, rate in rates.items()
+    ]
+    chart = pareto_chart(rows, [4, 2], "x")
+    assert chart is not None
+    drawn = chart.html()
+    badges = re.findall(r'<circle cx="([0-9.]+)" cy="[0-9.]+" r="9"[^>]*data-tip[^>]*>', drawn)
+    order = [int(n) for n in re.findall(r">([1-6])<", drawn[drawn.index('r="9"') :])]
+    assert [rates[n] for n in order] == sorted(rates.values())
+    places = [float(place) for place in badges]
+    assert places == sorted(places)
+    assert min(np.diff(places)) >= 15
+    assert drawn.rindex("<line") < drawn.index('r="9"'), "a bar over a number would take the pointer"
