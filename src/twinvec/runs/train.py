@@ -91,13 +91,7 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         write_json(folder / "run.json", record)
     torch.manual_seed(recipe.seed)
     if recipe.fit_dense:
-        for turn in (True, False):  # rank 0 fits, the others read what it wrote
-            if everyone.first == turn:
-                said = add_fitted_dense(
-                    encoder, inputs.sources, folder, seed=recipe.seed, device=recipe.device, show=progress, dry=recipe.dry_run
-                )  # fmt: skip
-                say(said)
-            everyone.barrier()
+        say(_fit_dense(recipe, encoder, inputs, folder, everyone, progress))
     adapt(encoder, recipe)
     if recipe.lora_rank or recipe.freeze_layers or recipe.freeze_embeddings:
         moving, every = trainable(encoder.net)
@@ -138,6 +132,16 @@ def train_stage(recipe: Recipe, everyone: World, *, progress: bool, language: st
         write_report(folder / "report.html", recipe, result, best, inputs.raw, read_log(folder), pairs, cosines, language)
     found: dict[str, Any] = everyone.from_first(result)
     return found
+
+
+def _fit_dense(recipe: Recipe, encoder: Encoder, inputs: Inputs, folder: Path, everyone: World, show: bool) -> str:
+    """Rank 0 fits the layer, the others read what it wrote; what to say of it."""
+    said = ""
+    for first in (True, False):
+        if everyone.first == first:
+            said = add_fitted_dense(encoder, inputs.sources, folder, seed=recipe.seed, device=recipe.device, show=show, dry=recipe.dry_run)
+        everyone.barrier()
+    return said
 
 
 def _tasks(recipe: Recipe, encoder: Encoder, inputs: Inputs, folder: Path, everyone: World, show: bool) -> list[Task]:

@@ -20,9 +20,11 @@ from twinvec.errors import TrainingError, UsageError
 from twinvec.files import atomic_file
 from twinvec.model.encoder import Encoder
 from twinvec.model.heads import Dense
+from twinvec.objectives.rows import cosine
 from twinvec.records import Vectors
 from twinvec.training.source import Source
 from twinvec.training.tasks import prompt_name
+from twinvec.training.teacher import FrozenVectors
 
 ROWS = 10_000  # rows of the data that the layer is fitted on, at most; 385 x 384 numbers need no more
 RIDGE = 1e-3  # of the mean variance of a dimension
@@ -53,7 +55,8 @@ def add_fitted_dense(
         raise UsageError("fit_dense: no data set has objective = 'distillation' with a teacher, so there is nothing to fit the layer to")
     source, data = chosen
     path = folder / "teacher" / "dense.safetensors"
-    teacher = Encoder.load(str(source.teacher), device=device)
+    texts = list(data.columns.values())
+    teacher = FrozenVectors(str(source.teacher), source.teacher_prompt, texts[:1], folder / "teacher", device, show, dry=dry)
     dense = Dense(encoder.dimensions, teacher.dimensions, activation=_IDENTITY)
     net: Any = encoder.net
     said = f"fit_dense: a linear layer of {encoder.dimensions} to {teacher.dimensions} dimensions"
@@ -64,13 +67,14 @@ def add_fitted_dense(
         _put(dense, found["weight"], found["bias"])
     elif not dry:
         rows = np.random.default_rng(seed).permutation(len(data))[:ROWS].tolist()
-        own, aim = _vectors(encoder, teacher, source, data, rows, show)
+        own = _vectors(encoder, source, data, rows, show)
+        aim = np.concatenate([teacher.rows(0, rows).numpy()] * len(texts))
         weight, bias = least_squares(own, aim)
         _put(dense, weight, bias)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:
             stream.write(save({"weight": weight, "bias": bias}))
-        near = _cosine(own @ weight.numpy().T + bias.numpy(), aim)
+        near = float(cosine(torch.from_numpy(own) @ weight.T + bias, torch.from_numpy(aim)).mean())
         said += f", fitted on {len(own):,} texts; cosine with the teacher's vectors {near:.3f}"
     net.heads.append(dense.to(net.device))
     net.normalize = teacher.normalizes
@@ -84,19 +88,12 @@ def _put(dense: Dense, weight: torch.Tensor, bias: torch.Tensor) -> None:
         dense.linear.bias.copy_(bias)
 
 
-def _vectors(encoder: Encoder, teacher: Encoder, source: Source, data: Dataset, rows: Sequence[int], show: bool) -> tuple[Vectors, Vectors]:
-    """The student's vectors before they are normalised, of every column, and for each the teacher's vector of the first column's text."""
-    columns = list(data.columns.items())
+def _vectors(encoder: Encoder, source: Source, data: Dataset, rows: Sequence[int], show: bool) -> Vectors:
+    """The student's vectors of every column, one after the other, before they are normalised."""
     net: Any = encoder.net
     normalize, net.normalize = net.normalize, False
     try:
-        made = [encoder.encode([texts[row] for row in rows], prompt=prompt_name(name, source), progress=show) for name, texts in columns]
+        made = [encoder.encode([texts[row] for row in rows], prompt=prompt_name(name, source), progress=show) for name, texts in data.columns.items()]
     finally:
         net.normalize = normalize
-    aim = teacher.encode([columns[0][1][row] for row in rows], prompt=source.teacher_prompt, progress=show)
-    return np.concatenate(made), np.concatenate([aim] * len(made))
-
-
-def _cosine(x: Vectors, y: Vectors) -> float:
-    long = np.maximum(np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1), 1e-30)
-    return float(((x * y).sum(axis=1) / long).mean())
+    return np.concatenate(made)

@@ -46,21 +46,21 @@ def pareto_chart(rows: Sequence[dict[str, Any]], front: Sequence[int], figure: s
     by_number = {row["number"]: row for row in shown}
     way = [(x(by_number[n]["texts_per_second"]), y(by_number[n]["quality"] * 100)) for n in front if n in by_number]
     svg.path(way, colour=COLOURS[0], width=1.5, dash="4 3")
-    places: list[tuple[dict[str, Any], float, float]] = []
+    places: list[tuple[dict[str, Any], str, float, float]] = []
     for row in sorted(shown, key=lambda row: row["texts_per_second"]):
         true, up = x(row["texts_per_second"]), y(row["quality"] * 100)
         # Cuts of one model have one rate: numbers stand beside each other so that they can be told apart, in the order of their rates.
         at = true
-        while any(abs(at - a) < 19 and abs(up - b) < 19 for _, a, b in places) and at < WIDTH - RIGHT - 10:
+        while any(abs(at - a) < 19 and abs(up - b) < 19 for _, _, a, b in places) and at < WIDTH - RIGHT - 10:
             at += 5
-        places.append((row, at, up))
         colour = COLOURS[0] if row["number"] in front else FAINT
+        places.append((row, colour, at, up))
         if row["low"] is not None:
             svg.line(true, y(row["low"] * 100), true, y(row["high"] * 100), colour=colour, width=1.5)
         if at != true:
             svg.circle(true, up, 3, colour=colour)
-    for row, at, up in places:  # above all lines, so that the pointer finds them
-        svg.circle(at, up, 9, colour=COLOURS[0] if row["number"] in front else FAINT, tip=_pareto_tip(row, figure))
+    for row, colour, at, up in places:  # above all lines, so that the pointer finds them
+        svg.circle(at, up, 9, colour=colour, tip=_pareto_tip(row, figure))
         svg.text(at, up + 3.5, str(row["number"]), anchor="middle", size=10, colour=PAPER, bold=True, tip=_pareto_tip(row, figure))
     return svg
 

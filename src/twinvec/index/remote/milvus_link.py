@@ -39,17 +39,22 @@ class Link:
         secrets = {"user": a.user or "", "password": a.password or "", "token": a.options.get("token") or os.environ.get("MILVUS_TOKEN", "")}
         # pymilvus pings every 10 seconds, also when nothing is asked; servers with gRPC's own limits then close the connection ("too_many_pings").
         quiet = {"grpc.keepalive_time_ms": 300_000}
-        for last in (False, True):
+        uri = f"{scheme}://{a.host}:{a.port or 19530}"
+
+        def connected() -> Any:
+            return pymilvus.MilvusClient(uri=uri, db_name=a.database or "", timeout=10, grpc_options=quiet, **secrets)
+
+        try:
             try:
-                return pymilvus.MilvusClient(
-                    uri=f"{scheme}://{a.host}:{a.port or 19530}", db_name=a.database or "", timeout=10, grpc_options=quiet, **secrets
-                )  # fmt: skip
-            except Exception as err:
+                return connected()
+            except Exception:
                 # A server that is there but did not answer in time is asked once more: it may have just closed the channel, or be busy.
-                if last or not _listens(a.host, a.port or 19530):
-                    said = a.hide(" ".join(str(err).split()))[:300]
-                    raise CollectionError(f"{a.shown}: cannot connect ({said}); is the server up, and are user and password right?") from None
-        raise AssertionError  # pragma: no cover
+                if not _listens(a.host, a.port or 19530):
+                    raise
+                return connected()
+        except Exception as err:
+            said = a.hide(" ".join(str(err).split()))[:300]
+            raise CollectionError(f"{a.shown}: cannot connect ({said}); is the server up, and are user and password right?") from None
 
     def close(self) -> None:
         if self._client is not None and self.pid == os.getpid():
