@@ -33,7 +33,7 @@ class Passage:
         return {"text": self.text, "start": self.start, "stop": self.stop, "part": self.part}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make, and a search makes thousands
 class Hit:
     """One search result; larger scores are nearer. `passage`: the best one of a document that was cut.
 

@@ -96,27 +96,28 @@ def bf16_works() -> bool:
         return False
 
 
-def products(blocks: list[Block], starts: Rows, queries: Vectors, rows: Rows) -> Vectors:
-    """queries (q, D), rows (q, m) counted through all blocks -> inner products (q, m) in float32; -inf where a row is -1."""
-    faiss: Any = import_module("faiss")
-    out = np.full(rows.shape, -np.inf, dtype=np.float32)
+def products(blocks: list[Block], starts: Rows, queries: Vectors, which: Rows, rows: Rows) -> Vectors:
+    """queries (q, D), which and rows (m,), rows counted through all blocks -> inner products (m,) of queries[which] and rows in float32."""
+    if len(blocks) == 1:
+        return _products(blocks[0], queries, which, rows)
+    out = np.empty(len(rows), dtype=np.float32)
     place = np.searchsorted(starts, rows, side="right") - 1
-    for i in np.unique(place[rows >= 0]).tolist():
-        block = blocks[i]
-        mine = place == i
-        if type(block) is Block and block.codes.is_contiguous():
-            inside = np.ascontiguousarray(np.where(mine, rows - starts[i], -1))
-            part = np.empty(rows.shape, dtype=np.float32)
-            with bounded():
-                faiss.fvec_inner_products_by_idx(
-                    faiss.swig_ptr(part), faiss.swig_ptr(queries), faiss.swig_ptr(block.codes.numpy()), faiss.swig_ptr(inside),
-                    block.dimensions, *rows.shape,
-                )  # fmt: skip
-            np.copyto(out, part, where=mine)
-        else:
-            query, column = np.nonzero(mine)
-            for at in range(0, len(query), _PART):
-                which = query[at : at + _PART]
-                taken = block.take(rows[which, column[at : at + _PART]] - starts[i])
-                out[which, column[at : at + _PART]] = np.einsum("md,md->m", taken, queries[which])
+    for i in np.unique(place).tolist():
+        mine = np.flatnonzero(place == i)
+        out[mine] = _products(blocks[i], queries, which[mine], rows[mine] - starts[i])
+    return out
+
+
+def _products(block: Block, queries: Vectors, which: Rows, rows: Rows) -> Vectors:
+    out = np.empty(len(rows), dtype=np.float32)
+    if type(block) is Block and block.codes.is_contiguous():
+        faiss: Any = import_module("faiss")
+        which, rows = np.ascontiguousarray(which), np.ascontiguousarray(rows)
+        pointers = [faiss.swig_ptr(array) for array in (queries, which, block.codes.numpy(), rows, out)]
+        with bounded():
+            faiss.pairwise_indexed_inner_product(block.dimensions, len(rows), *pointers)
+        return out
+    for at in range(0, len(rows), _PART):
+        part = slice(at, at + _PART)
+        out[part] = np.einsum("md,md->m", block.take(rows[part]), queries[which[part]])
     return out

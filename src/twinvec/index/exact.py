@@ -66,9 +66,9 @@ class Blocks:
             out[mine] = self.blocks[i].take(rows[mine] - self.starts[i])
         return out
 
-    def products(self, queries: Vectors, rows: Rows) -> Vectors:
+    def products(self, queries: Vectors, which: Rows, rows: Rows) -> Vectors:
         """See ranking.Finder."""
-        return _blocks.products(self.blocks, self.starts, queries, rows)
+        return _blocks.products(self.blocks, self.starts, queries, which, rows)
 
     def candidates(self, queries: Scores, k: int, max_norm: float) -> Candidates:
         """See ranking.Finder."""

@@ -22,7 +22,8 @@ Rows = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 Names = Callable[[Iterable[int]], Mapping[int, str]]
 PAIRS = 128  # query-row pairs scored again at a time: 800 KB of float64 at 384 dimensions, which stays in the cache
-_CELLS = 1 << 22  # scores of `_narrowed` at once
+_READ = 16 * PAIRS  # stored rows fetched at a time, which are 3 MB
+_CELLS = 1 << 22  # scores of `_nth` at once
 _SPARE = 4  # candidates a query that are not worth a float32 pass
 
 
@@ -55,8 +56,8 @@ class Finder(Protocol):
     def vectors(self, rows: Rows) -> Vectors:
         """(m,) -> (m, D) as stored."""
 
-    def products(self, queries: Vectors, rows: Rows) -> Vectors:
-        """queries (q, D) float32, rows (q, m) -> their inner products (q, m) in float32; -inf where a row is -1."""
+    def products(self, queries: Vectors, which: Rows, rows: Rows) -> Vectors:
+        """queries (q, D) float32, which and rows (m,) -> the inner products (m,) of queries[which] and the rows, in float32."""
 
 
 def rank(queries: Scores, finder: Finder, k: int, *, metric: str, max_norm: float, ids: Names | None = None) -> Ranked:
@@ -121,28 +122,29 @@ def _narrowed(queries: Scores, found: Candidates, finder: Finder, k: int, max_no
     """Those candidates that a float32 score leaves in the race: float64 arithmetic is forty times dearer."""
     if len(found.rows) <= len(queries) * (k + _SPARE):
         return found
-    narrow = np.ascontiguousarray(queries, dtype=np.float32)
-    slack = float32_slack(queries, max_norm)
-    starts = np.concatenate(([0], np.cumsum(found.counts[:-1])))
-    stays = np.zeros(len(found.rows), dtype=np.bool_)
-    order = np.argsort(found.counts, kind="stable")  # queries with about as many candidates go together, so that little of a table is empty
-    ordered = found.counts[order]
+    which = np.repeat(np.arange(len(queries)), found.counts)
+    scores = finder.products(np.ascontiguousarray(queries, dtype=np.float32), which, found.rows)
+    floor = (_nth(scores, found.counts, k).astype(np.float64) - 2 * float32_slack(queries, max_norm)).repeat(found.counts)
+    stays = scores >= floor
+    return Candidates(np.bincount(which[stays], minlength=len(queries)), found.rows[stays])
+
+
+def _nth(scores: Vectors, counts: Rows, k: int) -> Vectors:
+    """scores (m,) of all queries one after the other, counts (q,), each at least k -> (q,) the k-th largest of each query."""
+    out = np.empty(len(counts), dtype=np.float32)
+    starts = np.cumsum(counts) - counts
+    order = np.argsort(counts, kind="stable")  # queries with about as many go together, so that little of a table is empty
+    ordered = counts[order]
     at = 0
     while at < len(order):
         stop = int(np.searchsorted(ordered, max(2 * int(ordered[at]), 4 * k), side="right"))
-        stop = min(stop, at + max(1, _CELLS // max(1, int(ordered[stop - 1]))))
+        stop = min(stop, at + max(1, _CELLS // int(ordered[stop - 1])))
         here, width = order[at:stop], int(ordered[stop - 1])
-        there = np.arange(width) < found.counts[here, None]
-        place = (starts[here, None] + np.arange(width))[there]
-        rows = np.full((len(here), width), -1, dtype=np.int64)
-        rows[there] = found.rows[place]
-        scores = finder.products(narrow[here], rows)
-        scores[~there] = -np.inf
-        floor = np.partition(scores, width - k, axis=1)[:, width - k].astype(np.float64) - 2 * slack[here]
-        stays[place] = (scores >= floor[:, None])[there]
+        place = starts[here, None] + np.arange(width)
+        table = np.where(np.arange(width) < counts[here, None], scores.take(place, mode="clip"), np.float32(-np.inf))
+        out[here] = np.partition(table, width - k, axis=1)[:, width - k]
         at = stop
-    which = np.repeat(np.arange(len(queries)), found.counts)
-    return Candidates(np.bincount(which[stays], minlength=len(queries)), found.rows[stays])
+    return out
 
 
 def _exact(queries: Scores, which: Rows, rows: Rows, finder: Finder, metric: str) -> Scores:
@@ -150,9 +152,11 @@ def _exact(queries: Scores, which: Rows, rows: Rows, finder: Finder, metric: str
     scores = np.empty(len(rows), dtype=np.float64)
     wide, products = np.empty((2, min(PAIRS, len(rows)), queries.shape[1]))
     for at in range(0, len(rows), PAIRS):
+        if at % _READ == 0:
+            read = finder.vectors(rows[at : at + _READ])
         part = slice(at, at + PAIRS)
         stored, product = wide[: len(rows[part])], products[: len(rows[part])]
-        stored[:] = finder.vectors(rows[part])
+        stored[:] = read[at % _READ : at % _READ + PAIRS]
         np.take(queries, which[part], axis=0, out=product, mode="clip")  # "raise", the default, would go through a copy
         product *= stored
         scores[part] = product.sum(axis=1)

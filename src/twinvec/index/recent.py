@@ -5,8 +5,6 @@ What is kept belongs to one commit. It is bounded by bytes, so that long texts d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from twinvec.index.store import Found, Store
 
 KEPT = 64 << 20  # bytes, about
@@ -20,13 +18,13 @@ class Recent:
         self.limit, self._bytes, self._commit = kept, 0, -1
         self._found: dict[int, Found] = {}
 
-    def passages(self, store: Store, numbers: Iterable[int], commit: int) -> dict[int, Found]:
-        """What `store.passages` says of each; all that is kept is forgotten when the commit is another one."""
+    def passages(self, store: Store, wanted: set[int], commit: int) -> dict[int, Found]:
+        """What `store.passages` says of each, and perhaps of more; all that is kept is forgotten when the commit is another one."""
         if commit != self._commit:
             self.clear()
             self._commit = commit
-        wanted, known = set(numbers), self._found
-        missing = wanted - known.keys()
+        known = self._found
+        missing = wanted.difference(known)
         if not missing:
             return known
         fresh = store.passages(missing)
