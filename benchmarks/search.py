@@ -57,9 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", help="another kind than `auto` takes")
     parser.add_argument("--hand", default="IVF{lists},PQ96x4fs,RFlat;HNSW32,Flat;HNSW32,SQ8", help="FAISS factories, ; between them")
     parser.add_argument("--build-threads", type=int, default=1)
-    parser.add_argument(
-        "--tune-queries", action="store_true", help="`auto` and hand-set indexes choose on half of the queries; the other half is measured"
-    )
+    parser.add_argument("--tune-queries", action="store_true", help="all indexes choose on half of the queries; the other half is measured")
     parser.add_argument("--only", help="parts to run, ; between them: exact, auto, hand:FACTORY, collection")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -291,7 +289,10 @@ def collection_part(folder: Path, options: argparse.Namespace) -> dict:
         found["add_seconds"] = round(time.perf_counter() - start, 1)
         start = time.perf_counter()
         kind = options.kind or ("auto" if len(rows) >= 100_000 else "ivfpq")
-        collection.optimize(kind=kind)
+        asked = None
+        if options.tune_queries:  # as in auto_part
+            asked, queries, truth = queries[: HELD // 2], queries[HELD // 2 :], truth[HELD // 2 :]
+        collection.optimize(kind=kind, queries=asked)
         found["optimize_seconds"] = round(time.perf_counter() - start, 1)
     start = time.perf_counter()
     with Collection.open(place, verify=False) as collection:

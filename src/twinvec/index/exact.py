@@ -62,7 +62,7 @@ class Blocks:
         out = np.empty((len(rows), self.blocks[0].dimensions), dtype=np.float32)
         place = np.searchsorted(self.starts, rows, side="right") - 1
         for i in np.unique(place):
-            mine = place == i
+            mine = np.flatnonzero(place == i)
             out[mine] = self.blocks[i].take(rows[mine] - self.starts[i])
         return out
 

@@ -155,7 +155,7 @@ class Reader:
 
     def hits(self, store: Store, state: State, found: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
         """For each query its (passage number, score) pairs -> hits with text and metadata, read in one go."""
-        stored = self._recent.passages(store, {number for row in found for number, _ in row}, state.commit)
+        stored = self._recent.passages(store, [number for row in found for number, _ in row], state.commit)
         out = []
         for row in found:
             hits = []

@@ -5,6 +5,8 @@ What is kept belongs to one commit. It is bounded by bytes, so that long texts d
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from twinvec.index.store import Found, Store
 
 KEPT = 64 << 20  # bytes, about
@@ -18,20 +20,17 @@ class Recent:
         self.limit, self._bytes, self._commit = kept, 0, -1
         self._found: dict[int, Found] = {}
 
-    def passages(self, store: Store, wanted: set[int], commit: int) -> dict[int, Found]:
+    def passages(self, store: Store, wanted: Collection[int], commit: int) -> dict[int, Found]:
         """What `store.passages` says of each, and perhaps of more; all that is kept is forgotten when the commit is another one."""
         if commit != self._commit:
             self.clear()
             self._commit = commit
         known = self._found
-        missing = wanted.difference(known)
+        missing = {number for number in wanted if number not in known}
         if not missing:
             return known
         fresh = store.passages(missing)
-        if len(missing) == len(wanted):
-            out = fresh
-        else:
-            out = fresh | {number: known[number] for number in wanted - missing}
+        out = fresh | {number: known[number] for number in wanted if number not in missing}
         self._keep(fresh)
         return out
 

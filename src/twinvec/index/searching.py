@@ -5,8 +5,7 @@ it. The collection turns a filter into `allowed` rows before, and rows into docu
 
 An approximate index names candidates among the rows it was built over. Rows that came later are searched exactly, dead ones are passed over, and
 all candidates are scored in float64 from the stored vectors. So a row is found from the commit that added it, scores are those of exact search,
-and hits do not depend on how many queries are asked at once. For the kinds that approximate, top k is a prefix of top K as long as both are up to
-10, or both from 11 to 100 and so on: those share their candidates.
+and hits do not depend on how many queries are asked at once. Top k is a prefix of top K, also where they are tuned apart (levels.py).
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from twinvec.errors import choose
-from twinvec.index.ann.plan import APPROXIMATE, check_recall
+from twinvec.index.ann.plan import APPROXIMATE, check_recall, level_of
 from twinvec.index.ann.stored import SignBlock, Signs
 from twinvec.index.exact import Blocks
 from twinvec.index.flat import Flat
+from twinvec.index.levels import Level, below
 from twinvec.index.ranking import Candidates, Names, Ranked, Rows, Scores, joined, lengths, rank, settle
 from twinvec.index.segments import IndexFile, Mapped, Segment
+from twinvec.records import Vectors
 
 if TYPE_CHECKING:
     from twinvec.index.ann import Approximate
@@ -112,8 +113,7 @@ def search(
         allowed = np.setdiff1d(allowed[allowed >= 0], state.blocks.dead, assume_unique=True)
     used = _usable(state, kind, metric) if share != 1 else []
     if used and len(queries) and state.blocks.live:
-        wanted = min(k, state.blocks.live if allowed is None else len(allowed))
-        found = _approximate(_Question(state, queries, wanted, k, metric, allowed, ids), used, share)
+        found = _approximate(_Question(state, queries, k, metric, allowed, ids), used, share)
         if found is not None:
             return found
     if allowed is not None:
@@ -136,52 +136,75 @@ def _usable(state: State, kind: str, metric: str) -> Sequence[Indexed | _Signed]
 
 @dataclass(slots=True)
 class _Question:
-    """`wanted`: hits that there are, up to the k that was asked for. `allowed`: live rows, None for all live ones."""
+    """`allowed`: live rows, None for all live ones."""
 
     state: State
     queries: Scores
-    wanted: int
     k: int
     metric: str
     allowed: Rows | None
     ids: Names | None
 
+    @property
+    def available(self) -> int:
+        """Rows that may be found."""
+        return self.state.blocks.live if self.allowed is None else len(self.allowed)
+
+    def exact(self, which: Rows, k: int) -> Ranked:
+        state, queries = self.state, self.queries[which]
+        if self.allowed is not None:
+            return _subset(state, queries, k, self.metric, self.allowed, self.ids)
+        return rank(queries, state.blocks, k, metric=self.metric, max_norm=state.max_norm, ids=self.ids)
+
 
 def _approximate(ask: _Question, used: Sequence[Indexed | _Signed], recall: float | None) -> Ranked | None:
     """None when exact search is the way: a recall out of reach, or so few allowed rows that all of them are scored."""
-    if not ask.wanted:
+    state, available = ask.state, ask.available
+    if not available:
         return None
-    state = ask.state
     queries = ask.queries / lengths(ask.queries)[:, None] if ask.metric == "cosine" else ask.queries
     narrow = np.ascontiguousarray(queries, dtype=np.float32)
+    masks = [_mask(ask, item) for item in used]
+    rest = _Rest.of(ask, used)
+
+    def settled(which: Rows, found: Candidates, k: int) -> Ranked:
+        return settle(queries[which], found, state.blocks, k, metric=ask.metric, max_norm=state.max_norm, ids=ask.ids)
+
+    def level(k: int) -> Level:
+        enough = min(level_of(k), available)
+        parts = _candidates(used, narrow, k, recall, masks)
+        if parts and rest is not None and rest.live:
+            parts.append(rest.candidates(queries, min(enough, rest.live), state.max_norm))
+        found = None if parts is None else joined(parts) if len(parts) > 1 else parts[0]
+        return Level(found, len(queries), enough, available, settled, ask.exact)
+
+    k = min(ask.k, available)
+    last = level(k)
+    lower = [level(size) for size in below(k)]
+    if all(one.found is None for one in (*lower, last)):
+        return None
+    out: Ranked | None = None
+    for one in (*lower, last):
+        size = k if one is last else one.enough
+        out = one.first(size) if out is None else one.behind(out, size, ask.ids)
+    return out
+
+
+def _candidates(
+    used: Sequence[Indexed | _Signed], queries: Vectors, k: int, recall: float | None, masks: Sequence[Mask | None]
+) -> list[Candidates] | None:  # fmt: skip
+    """What each index names for k hits; None when one of them says that exact search is the way."""
     parts = []
-    for item in used:
+    for item, mask in zip(used, masks, strict=True):
         index = item.opened()
         share = recall if recall is not None else check_recall(index.detail.get("recall"))
-        found = index.candidates(narrow, ask.k, share, _mask(ask, item))
+        found = index.candidates(queries, k, share, mask)
         if found is None:
             return None
         rows = found[1]
         there = rows >= 0
         parts.append(Candidates(there.sum(axis=1), rows[there] + item.start))
-    rest = _Rest.of(ask, used)
-    if rest is not None and rest.live:
-        parts.append(rest.candidates(queries, min(ask.wanted, rest.live), state.max_norm))
-    every = joined(parts) if len(parts) > 1 else parts[0]
-    short = every.counts < ask.wanted
-    if not short.any():
-        return settle(queries, every, state.blocks, ask.wanted, metric=ask.metric, max_norm=state.max_norm, ids=ask.ids)
-    out = Ranked(np.empty((len(queries), ask.wanted), dtype=np.int64), np.empty((len(queries), ask.wanted)))
-    if not short.all():
-        full = Candidates(every.counts[~short], every.rows[np.repeat(~short, every.counts)])
-        some = settle(queries[~short], full, state.blocks, ask.wanted, metric=ask.metric, max_norm=state.max_norm, ids=ask.ids)
-        out.rows[~short], out.scores[~short] = some.rows, some.scores
-    if ask.allowed is not None:
-        some = _subset(state, ask.queries[short], ask.k, ask.metric, ask.allowed, ask.ids)
-    else:
-        some = rank(ask.queries[short], state.blocks, ask.k, metric=ask.metric, max_norm=state.max_norm, ids=ask.ids)
-    out.rows[short], out.scores[short] = some.rows, some.scores
-    return out
+    return parts
 
 
 def _mask(ask: _Question, item: Indexed | _Signed) -> Mask | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from twinvec.errors import CollectionError
-from twinvec.index.ann.plan import APPROXIMATE, BUCKETS, TARGETS
+from twinvec.index.ann.plan import APPROXIMATE, BUCKETS, TARGETS, level_of
 from twinvec.index.ann.threads import bounded
 from twinvec.index.ann.tuning import Parameters, behind
 from twinvec.index.ranking import Rows, Scores
@@ -47,12 +47,13 @@ class Approximate:
         target = next((target for target in TARGETS if target >= recall - 1e-9), None)
         if target is None or self.kind not in APPROXIMATE:
             return None
-        bucket = next((hits for hits in BUCKETS if k <= hits), BUCKETS[-1])
+        level = level_of(k)
+        bucket = min(level, BUCKETS[-1])
         entry = next((entry for entry in self.detail["tuned"] if entry["hits"] == bucket and entry["target"] == target), None)
         if entry is None or entry["parameters"] is None:
             return None
         found: Parameters = dict(entry["parameters"])
-        while bucket < k:  # further than it was tuned: ten times the hits want ten times the candidates, and lie in about three times the lists
+        while bucket < level:  # further than it was tuned: ten times the hits want ten times the candidates, and lie in about three times the lists
             bucket *= 10
             found["candidates"] *= 10
             if "hits" in found:

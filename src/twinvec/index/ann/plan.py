@@ -100,6 +100,14 @@ def plan(kind: str, rows: int, dimensions: int, memory: int | None = None) -> Pl
     return Plan("ivfpq", f"IVF{lists},PQ{codes}x4fs", lists, training, held)
 
 
+def level_of(k: int) -> int:
+    """The number of hits that a search for k is tuned for: the next of BUCKETS, and ten times the last, a hundred times, ... beyond."""
+    level = next((hits for hits in BUCKETS if k <= hits), BUCKETS[-1])
+    while level < k:
+        level *= 10
+    return level
+
+
 def check_recall(recall: Any) -> float:
     """`recall` as a float in (0, 1], DEFAULT_RECALL for None; else UsageError."""
     if recall is None:
