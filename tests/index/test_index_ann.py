@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -333,7 +335,52 @@ def test_threads_are_bounded_and_given_back() -> None:
         assert faiss.omp_get_max_threads() == 2
     with bounded():
         assert faiss.omp_get_max_threads() == torch.get_num_threads()
+    with bounded(pieces=0):
+        assert faiss.omp_get_max_threads() == 1
+        with bounded():  # what is called inside needs no cores of its own
+            assert faiss.omp_get_max_threads() == torch.get_num_threads()
+        assert faiss.omp_get_max_threads() == 1
     assert faiss.omp_get_max_threads() == before
+
+
+def test_calls_share_the_cores_that_were_granted() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from twinvec.index.ann import threads
+
+    cores, inside, most = threads._Cores(), 0, 0
+    lock = threading.Lock()
+
+    def call(wanted: int) -> None:
+        nonlocal inside, most
+        cores.take(wanted, 4)
+        with lock:
+            inside += wanted
+            most = max(most, inside)
+        time.sleep(0.002)
+        with lock:
+            inside -= wanted
+        cores.give(wanted)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(call, [1, 1, 4, 2, 1, 3] * 8))
+    assert (most, cores.used) == (4, 0)
+    cores.take(9, 4)  # more than there are: alone
+    cores.give(9)
+
+    # Two single queries run at the same time where two cores were granted: each waits here for the other.
+    before, meeting = torch.get_num_threads(), threading.Barrier(2, timeout=20)
+    try:
+        torch.set_num_threads(2)
+
+        def together(_: int) -> int:
+            with threads.bounded(pieces=1):
+                return meeting.wait()
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(together, range(2))) == [0, 1]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_many_callers_at_once_get_the_same_hits(rows: np.ndarray, queries: np.ndarray, built: dict[str, ann.Built], tmp_path: Path) -> None:

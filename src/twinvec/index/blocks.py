@@ -16,6 +16,7 @@ from twinvec.index.ranking import Rows
 from twinvec.records import Vectors
 
 _PART = 16_384  # rows rounded at once
+_PAIRS = 4096  # inner products that are worth a thread
 
 
 class Narrow(NamedTuple):
@@ -114,7 +115,7 @@ def _products(block: Block, queries: Vectors, which: Rows, rows: Rows) -> Vector
         faiss: Any = import_module("faiss")
         which, rows = np.ascontiguousarray(which), np.ascontiguousarray(rows)
         pointers = [faiss.swig_ptr(array) for array in (queries, which, block.codes.numpy(), rows, out)]
-        with bounded():
+        with bounded(pieces=len(rows) // _PAIRS):
             faiss.pairwise_indexed_inner_product(block.dimensions, len(rows), *pointers)
         return out
     for at in range(0, len(rows), _PART):

@@ -275,7 +275,7 @@ class Collection:
             found = store.find([id]).get(id)
             if found is None or not found.pieces:
                 return None
-            layout = self._reader.layout
+            layout = state.layout
             row = int(layout.places(np.asarray([found.pieces[0].number]))[0])
             if row < 0:
                 raise damaged(store.path, f"no vector for document {id!r}")

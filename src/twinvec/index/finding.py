@@ -24,9 +24,9 @@ def dense(
     reader: Reader, store: Store, state: State, vectors: Any, k: int, *, kind: str | None, recall: float | None, where: str | None
 ) -> list[list[Hit]]:  # fmt: skip
     """Hits of query vectors (q, D), inside a snapshot."""
-    settings, layout = store.settings(), reader.layout
+    settings, layout = store.settings(), state.layout
     queries = as_queries(vectors, settings.dimensions)
-    numbers = reader.allowed(store, where)
+    numbers = reader.allowed(store, state, where)
     allowed = None if numbers is None else layout.places(numbers)
 
     def names(rows: Iterable[int]) -> dict[int, str]:
@@ -51,7 +51,7 @@ def by_words(reader: Reader, store: Store, state: State, queries: Sequence[str],
             f"{reader.path}: made by an older twinvec, so it has no index of words yet; the next change makes it, "
             f"for example: twinvec index {reader.path} --compact"
         )
-    words, allowed = reader.words(store), reader.allowed(store, where)
+    words, allowed = reader.words(store), reader.allowed(store, state, where)
 
     def ranked(which: Rows, take: int) -> list[Found]:
         return [words.search(queries[i], take, allowed=allowed, ids=store.passage_ids) for i in which.tolist()]

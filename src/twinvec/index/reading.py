@@ -31,41 +31,46 @@ HASHED = 64 << 20  # collections with less than this many bytes of vectors are c
 INDEX_REMEDY = "make it again with: twinvec index COLLECTION --optimize"
 _decode = json.JSONDecoder().raw_decode  # half the time of json.loads, which looks for white space and odd arguments first
 _FILTERS = 8  # filters whose rows are kept until the next commit
+_IDLE = 8  # connections that are kept for the next searches; more are opened while more threads search
 
 
 class Reader:
-    """Holds a connection, the mapped files of the last commit that was seen, and the rows of the last filters. Shared by threads, not by forks."""
+    """Holds connections, the mapped files of the last commit that was seen, and what was read of it. Shared by threads, not by forks.
+
+    Each snapshot has a connection of its own while it lasts, so threads search side by side; the lock is held only where something shared changes.
+    """
 
     def __init__(self, path: Path, verify: bool | None) -> None:
         self.path, self.lock = path, threading.RLock()
         self.fingerprint: str | None = None  # the model that the caller expects; another one is refused as soon as it is seen
-        self.store: Store | None = None
+        self.idle: list[Store] = []
         self.state: State | None = None
-        self.layout = Layout([])
-        self._hash, self._version = verify, -1
+        self._hash, self._version, self._closed = verify, -1, 0
         self._maps: dict[str, Mapped] = {}
-        self._filters: dict[str, Rows] = {}
-        self._words: Lexical | None = None
         self._recent = Recent()
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Store, State]]:
         """A connection inside one commit, and the vectors of that commit."""
-        with self.lock:
-            store, before = self._connection(), -1
+        closed, store, before = self._closed, self._lent(), -1
+        try:
             while True:
                 with store.read():
                     commit = store.counter("commit")
                     try:
-                        state = self._state(store, commit)
+                        state = self._state(store, commit, again=commit == before)
                     except MissingFileError:
                         # A compaction may have replaced the file since this snapshot began; then a later commit does not name it.
                         if commit == before:
                             raise
+                        state = None
+                    if state is None:
                         before = commit
                         continue
                     yield store, state
                     return
+        finally:
+            self._take_back(store, closed)
 
     def behind(self, store: Store, state: State) -> bool:
         """True when an index file of this commit is gone because of a later one, and the search should begin again."""
@@ -80,27 +85,50 @@ class Reader:
 
     def close(self) -> None:
         with self.lock:
-            if self.store is not None and self.store.pid == os.getpid():
-                self.store.close()
-            self.store = self.state = None
-            self.layout, self._maps, self._filters, self._words = Layout([]), {}, {}, None
+            idle, self.idle, self._closed = self.idle, [], self._closed + 1
+            self.state, self._maps = None, {}
             self._recent.clear()
+        for store in idle:
+            if store.pid == os.getpid():
+                store.close()
 
-    def _connection(self) -> Store:
-        if self.store is not None and self.store.pid != os.getpid():
-            self.store = None  # a SQLite connection must not be used on both sides of a fork
-        if self.store is None:
-            self.store = Store(self.path)
-        return self.store
+    def _lent(self) -> Store:
+        with self.lock:
+            # A SQLite connection must not be used on both sides of a fork: those of the parent stay as they are.
+            self.idle = [store for store in self.idle if store.pid == os.getpid()]
+            if self.idle:
+                return self.idle.pop()
+        return Store(self.path)
+
+    def _take_back(self, store: Store, closed: int) -> None:
+        with self.lock:
+            if closed == self._closed and store.pid == os.getpid() and len(self.idle) < _IDLE:
+                self.idle.append(store)
+                return
+        if store.pid == os.getpid():
+            store.close()
 
     # one commit
 
-    def _state(self, store: Store, commit: int) -> State:
-        old = self.state
-        if old is not None and old.commit == commit:
-            return old
-        if self.fingerprint is not None and store.settings().fingerprint != self.fingerprint:
-            raise CollectionError(f"{self.path}: was moved to the model {store.settings().model} since it was opened; open it again with that model")
+    def _state(self, store: Store, commit: int, again: bool) -> State | None:
+        """What this commit holds. None for a commit from before the last that was seen: the snapshot should begin again, once."""
+        with self.lock:
+            old = self.state
+            if old is not None and commit < old.commit:
+                if not again:
+                    return None
+                old = None  # the collection itself is an older one: it was made anew, or put back from a copy
+                self._recent.clear()
+            if old is not None and old.commit == commit:
+                return old
+            if self.fingerprint is not None and store.settings().fingerprint != self.fingerprint:
+                raise CollectionError(
+                    f"{self.path}: was moved to the model {store.settings().model} since it was opened; open it again with that model"
+                )
+            self.state = self._read(store, commit, old)
+            return self.state
+
+    def _read(self, store: Store, commit: int, old: State | None) -> State:
         segments, version = store.segments(), store.counter("layout")
         if old is None and (faults := miscounts(store, segments)):
             raise damaged(store.path, faults[0].removeprefix(f"{store.path}: "))
@@ -113,10 +141,10 @@ class Reader:
             dead = np.union1d(old.blocks.dead, dead)
         blocks = joined([block_of(part) for part in parts])
         indexed = self._indexed(store, layout, total, {item.file.file: item for item in old.indexed} if old is not None else {})
-        state = State(commit, segments, Blocks(blocks, dead), indexed, parts=parts)
+        state = State(commit, segments, Blocks(blocks, dead), indexed, parts=parts, layout=layout)
         if grown and old is not None and old.flat is not None:
             state.flat = old.flat.grown(blocks, dead)
-        self.state, self.layout, self._version, self._filters = state, layout, version, {}
+        self._version = version
         self._maps = {part.segment.file: part for part in parts}
         return state
 
@@ -168,21 +196,23 @@ class Reader:
         return out
 
     def words(self, store: Store) -> Lexical:
-        """The lexical index, with what was read of it before."""
-        if self._words is None or self._words.db is not store.db:
-            self._words = Lexical(store.db)
-        return self._words
+        """The lexical index, with what this connection read of it before."""
+        if store.words is None:
+            store.words = Lexical(store.db)
+        return store.words
 
-    def allowed(self, store: Store, where: str | None) -> Rows | None:
+    def allowed(self, store: Store, state: State, where: str | None) -> Rows | None:
         """Passage numbers that a filter allows, ascending; None without a filter."""
         if where is None:
             return None
-        if where not in self._filters:
-            found = store.matching(*to_sqlite(parse_where(where)))
-            while len(self._filters) >= _FILTERS:
-                del self._filters[next(iter(self._filters))]
-            self._filters[where] = found
-        return self._filters[where]
+        known = state.filters.get(where)
+        if known is None:
+            known = store.matching(*to_sqlite(parse_where(where)))
+            with self.lock:
+                while len(state.filters) >= _FILTERS:
+                    del state.filters[next(iter(state.filters))]
+                state.filters[where] = known
+        return known
 
 
 def check_index(folder: Path, index: IndexFile, *, content: bool) -> None:

@@ -24,6 +24,7 @@ from twinvec.index.ann.plan import APPROXIMATE, check_recall, level_of
 from twinvec.index.ann.stored import SignBlock, Signs
 from twinvec.index.exact import Blocks
 from twinvec.index.flat import Flat
+from twinvec.index.layout import Layout
 from twinvec.index.levels import Level, below
 from twinvec.index.ranking import Candidates, Names, Ranked, Rows, Scores, joined, lengths, rank, settle
 from twinvec.index.segments import IndexFile, Mapped, Segment
@@ -89,6 +90,8 @@ class State:
     indexed: list[Indexed] = field(default_factory=list)
     flat: Flat | None = None
     parts: list[Mapped] = field(default_factory=list)  # the segments as they are stored (float32, float16, int8, signs), in their order
+    layout: Layout = field(default_factory=lambda: Layout([]))
+    filters: dict[str, Rows] = field(default_factory=dict)  # the passage numbers that filters allow
     kept: dict[Any, Any] = field(default_factory=dict)  # what the search works out once for this commit
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 from twinvec.errors import CollectionError
 from twinvec.index import lexical, schema
 from twinvec.index.entries import Piece, Settings, Stored, document_seal, passage_seal, seal
+from twinvec.index.lexical_reader import Lexical
 from twinvec.index.lexical_terms import CUT, STEM
 from twinvec.index.ranking import Rows
 from twinvec.index.schema import FORMAT, NAME
@@ -59,6 +60,7 @@ class Store:
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
         self.folder, self.path, self.pid, self.version = folder, folder / NAME, os.getpid(), FORMAT
+        self.words: Lexical | None = None  # what a reader keeps of the lexical index
         with sqlite_errors(self.path):
             self.db = self._connect(writable)
         try:

@@ -96,7 +96,7 @@ class Approximate:
         """queries (q, D) -> scores and rows (q, candidates), -1 where there are none; only rows whose bit is set."""
         narrow = whole(queries, self.dimensions) if self.lists else np.ascontiguousarray(queries, dtype=np.float32)
         scores, rows = [], []
-        with bounded(), _selector(bits if self.order is None or bits is None else bits[self.order]) as selector:
+        with bounded(pieces=len(narrow)), _selector(bits if self.order is None or bits is None else bits[self.order]) as selector:
             options = self._options(parameters, selector)
             for at in range(0, len(narrow), _AT_ONCE):
                 found = self.index.search(narrow[at : at + _AT_ONCE], min(parameters["candidates"], self.rows), params=options)

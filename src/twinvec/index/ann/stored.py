@@ -153,7 +153,7 @@ class Signs:
     def _nearest(self, queries: Vectors, count: int) -> tuple[Vectors, Rows]:
         faiss: Any = import_module("faiss")
         signs = np.packbits(queries > 0, axis=1)
-        with bounded():
+        with bounded(pieces=len(queries)):
             distances, rows = faiss.knn_hamming(signs, self.block.signs.numpy(), min(count, self.rows))
         return -distances.astype(np.float32), rows.astype(np.int64)
 

@@ -132,7 +132,7 @@ def _entries(source: Collection, names: Sequence[str], settings: Settings) -> It
     with source._reader.snapshot() as (store, state):
         found = store.find(names)
         pieces = [(name, piece) for name in names if name in found for piece in found[name].pieces]
-        layout = source._reader.layout
+        layout = state.layout
         rows = layout.places(np.asarray([piece.number for _, piece in pieces], dtype=np.int64))
         vectors: Vectors = np.zeros((len(rows), settings.dimensions or 1), dtype=np.float32)
         place = np.searchsorted(layout.starts, rows, side="right") - 1
