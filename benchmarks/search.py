@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hand", default="IVF{lists},PQ96x4fs,RFlat;HNSW32,Flat;HNSW32,SQ8", help="FAISS factories, ; between them")
     parser.add_argument("--build-threads", type=int, default=1)
     parser.add_argument("--tune-queries", action="store_true", help="all indexes choose on half of the queries; the other half is measured")
-    parser.add_argument("--only", help="parts to run, ; between them: exact, auto, hand:FACTORY, collection")
+    parser.add_argument("--only", help="parts to run, ; between them: exact, auto, hand:FACTORY, collection, threads")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -312,6 +312,39 @@ def collection_part(folder: Path, options: argparse.Namespace) -> dict:
     return found
 
 
+def threads_part(folder: Path, options: argparse.Namespace) -> dict:
+    """Single queries to one collection from several threads, which share as many cores."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from twinvec.index.collection import Collection
+
+    rows, queries, _ = loaded(folder)
+    place = folder / "collection"
+    shutil.rmtree(place, ignore_errors=True)
+    lines = []
+    with Collection.create(place, "benchmark", dimensions=rows.shape[1], model="benchmark") as collection:
+        for low in range(0, len(rows), 50_000):
+            part = rows[low : low + 50_000]
+            collection.add([(f"{low + i:08d}", f"sentence {low + i}") for i in range(len(part))], np.ascontiguousarray(part), batch=50_000)
+        collection.optimize(kind=options.kind or ("auto" if len(rows) >= 100_000 else "ivfpq"))
+        for kind in ("auto", "exact"):
+            rates = []
+            for count in (1, 2):
+                torch.set_num_threads(count)
+                with ThreadPoolExecutor(count) as pool:
+                    best = 0.0
+                    for _ in range(3):
+                        start = time.perf_counter()
+                        list(pool.map(lambda query, kind=kind: collection.search(query, 10, kind=kind), queries[:400]))
+                        best = max(best, 400 / (time.perf_counter() - start))
+                rates.append(best)
+            lines.append({"kind": kind, "one thread": round(rates[0]), "two threads": round(rates[1]), "times": round(rates[1] / rates[0], 2)})
+    shutil.rmtree(place, ignore_errors=True)
+    return {"lines": lines}
+
+
 def bare_rate(place: Path, collection: object, rows: np.ndarray, queries: np.ndarray, target: float) -> tuple[float, str]:
     """The FAISS call that names the same candidates, followed by FAISS's own rescoring from the stored rows; IndexFlatIP for recall 1."""
     import faiss
@@ -340,7 +373,7 @@ def bare_rate(place: Path, collection: object, rows: np.ndarray, queries: np.nda
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], dict]] = {
-    "exact": exact_part, "auto": auto_part, "hand": hand_part, "collection": collection_part,
+    "exact": exact_part, "auto": auto_part, "hand": hand_part, "collection": collection_part, "threads": threads_part,
 }  # fmt: skip
 
 
