@@ -11,6 +11,7 @@ from collections.abc import Collection
 from twinvec.index.store import Found, Store
 
 KEPT = 64 << 20  # bytes, about
+_LEFT = 0.75  # of the limit: what stays when it is passed
 _A_ROW = 400  # bytes of a row beside its characters: three strings, a tuple, a number, a place in the dictionary
 
 
@@ -23,20 +24,20 @@ class Recent:
         self._lock = threading.Lock()
 
     def passages(self, store: Store, wanted: Collection[int], commit: int) -> dict[int, Found]:
-        """What `store.passages` says of each; what is kept is forgotten when a later commit comes."""
+        """What `store.passages` says of each, and perhaps of more; what is kept is forgotten when a later commit comes."""
         with self._lock:
             if commit > self._commit:
                 self._forget(commit)
             known = self._found if commit == self._commit else {}
-            found = {number: known[number] for number in wanted if number in known}
-        missing = [number for number in wanted if number not in found]
+        missing = {number for number in wanted if number not in known}
         if not missing:
-            return found
+            return known
         fresh = store.passages(missing)
+        found = fresh | {number: known[number] for number in wanted if number not in missing}
         with self._lock:
             if commit == self._commit:
                 self._keep(fresh)
-        return found | fresh
+        return found
 
     def clear(self) -> None:
         with self._lock:
@@ -46,13 +47,19 @@ class Recent:
         self._found, self._bytes, self._commit = {}, 0, commit
 
     def _keep(self, fresh: dict[int, Found]) -> None:
+        """Rows are added to the dictionary that other threads read, and never taken out of it: what goes, goes with a new one."""
         known = self._found
-        fresh = {number: row for number, row in fresh.items() if number not in known}  # another thread may have been faster
-        known.update(fresh)
-        self._bytes += sum(_size(row) for row in fresh.values())
-        while self._bytes > self.limit:
-            oldest = next(iter(known))
-            self._bytes -= _size(known.pop(oldest))
+        for number, row in fresh.items():
+            if number not in known:  # another thread may have been faster
+                known[number] = row
+                self._bytes += _size(row)
+        if self._bytes > self.limit:
+            left = dict(known)
+            for number in known:
+                if self._bytes <= self.limit * _LEFT:
+                    break
+                self._bytes -= _size(left.pop(number))
+            self._found = left
 
 
 def _size(row: Found) -> int:
