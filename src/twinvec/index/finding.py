@@ -24,7 +24,7 @@ def dense(
     reader: Reader, store: Store, state: State, vectors: Any, k: int, *, kind: str | None, recall: float | None, where: str | None
 ) -> list[list[Hit]]:  # fmt: skip
     """Hits of query vectors (q, D), inside a snapshot."""
-    settings, layout = store.settings(), state.layout
+    settings, layout = state.once("settings", store.settings), state.layout
     queries = as_queries(vectors, settings.dimensions)
     numbers = reader.allowed(store, state, where)
     allowed = None if numbers is None else layout.places(numbers)
@@ -41,7 +41,7 @@ def dense(
         )  # fmt: skip
         return _pairs(layout, found)
 
-    return reader.hits(store, state, _documents(store, ranked, len(queries), k))
+    return reader.hits(store, state, _documents(store, state, ranked, len(queries), k))
 
 
 def by_words(reader: Reader, store: Store, state: State, queries: Sequence[str], k: int, *, where: str | None) -> list[list[Hit]]:
@@ -56,13 +56,13 @@ def by_words(reader: Reader, store: Store, state: State, queries: Sequence[str],
     def ranked(which: Rows, take: int) -> list[Found]:
         return [words.search(queries[i], take, allowed=allowed, ids=store.passage_ids) for i in which.tolist()]
 
-    return reader.hits(store, state, _documents(store, ranked, len(queries), k))
+    return reader.hits(store, state, _documents(store, state, ranked, len(queries), k))
 
 
-def _documents(store: Store, ranked: Callable[[Rows, int], list[Found]], count: int, k: int) -> list[Found]:
+def _documents(store: Store, state: State, ranked: Callable[[Rows, int], list[Found]], count: int, k: int) -> list[Found]:
     """The k best documents of each query. ranked(queries, take) gives the `take` best passages, of which one document may have many."""
     todo: Rows = np.arange(count)
-    if not store.counter("parts"):
+    if not state.once("parts", lambda: store.counter("parts")):
         return ranked(todo, k)
     out: list[Found] = [[] for _ in range(count)]
     take = 2 * k + 8

@@ -120,7 +120,7 @@ def certified(queries: Scores, nearest: Callable[[Vectors, int], tuple[Vectors, 
 
 def _narrowed(queries: Scores, found: Candidates, finder: Finder, k: int, max_norm: float) -> Candidates:
     """Those candidates that a float32 score leaves in the race: float64 arithmetic is forty times dearer."""
-    if len(found.rows) <= len(queries) * (k + _SPARE):
+    if len(found.rows) <= max(2 * PAIRS, len(queries) * (k + _SPARE)):  # so few that the pass would take longer than it saves
         return found
     which = np.repeat(np.arange(len(queries)), found.counts)
     scores = finder.products(np.ascontiguousarray(queries, dtype=np.float32), which, found.rows)

@@ -11,10 +11,10 @@ and hits do not depend on how many queries are asked at once. Top k is a prefix 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ KINDS = ("auto", "exact", "flat", *APPROXIMATE)
 _SIGNS = 20_000  # rows of signs below which all are scored
 _GATHERED = 256 << 20  # bytes of allowed rows that are copied together for an exact search of them
 Mask = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -93,6 +94,13 @@ class State:
     layout: Layout = field(default_factory=lambda: Layout([]))
     filters: dict[str, Rows] = field(default_factory=dict)  # the passage numbers that filters allow
     kept: dict[Any, Any] = field(default_factory=dict)  # what the search works out once for this commit
+
+    def once(self, name: str, read: Callable[[], T]) -> T:
+        """What `read` gives, read once for this commit."""
+        if name not in self.kept:
+            self.kept[name] = read()
+        found: T = self.kept[name]
+        return found
 
     @property
     def max_norm(self) -> float:
