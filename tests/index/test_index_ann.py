@@ -97,9 +97,10 @@ def test_batches_threads_and_order_change_nothing(state: State, queries: np.ndar
 
 
 @every_kind
-@pytest.mark.parametrize("recall", [0.8, 0.95])
-def test_top_k_is_a_prefix_of_top_more(state: State, queries: np.ndarray, recall: float) -> None:
+@pytest.mark.parametrize(("recall", "far"), [(0.8, 0), (0.8, ROWS + 1), (0.95, ROWS + 1)])
+def test_top_k_is_a_prefix_of_top_more(state: State, queries: np.ndarray, recall: float, far: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from 10 hits to 20 and from 100 to 101, where an index looks further than before: a second page neither repeats nor loses a hit."""
+    monkeypatch.setattr(approximate, "_FAR", far)
     whole = search(state, queries[:60], 700, kind="auto", metric="cosine", recall=recall)
     assert np.all(np.diff(whole.scores, axis=1) <= 0)
     for k in (1, 2, 9, 10, 11, 20, 99, 100, 101, 250):

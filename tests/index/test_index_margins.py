@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from index_rows import clustered, nearest, recall
 
 from twinvec.index import ann
+from twinvec.index.ann import approximate
 from twinvec.index.ann.building import _lengthened
 from twinvec.index.ann.plan import code_size, index_bytes, plan
 from twinvec.index.ann.tuning import behind
@@ -64,7 +65,9 @@ def test_the_recall_of_other_queries_is_that_which_was_asked(index: ann.Approxim
     assert recall(index.nearest(queries, _parameters(index, 10, target)), nearest(queries, rows, 10)) >= target - 0.02
 
 
-def test_more_hits_than_were_tuned_for_keep_more(index: ann.Approximate) -> None:
+def test_more_hits_than_were_tuned_for_keep_more(index: ann.Approximate, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index.parameters(101, 0.9) is None  # so few rows are scored all
+    monkeypatch.setattr(approximate, "_FAR", 0)
     few, many, most = (_parameters(index, k, 0.9) for k in (10, 100, 1000))
     assert (few["hits"], many["hits"], most["hits"]) == (10, 100, 1000)
     assert few["candidates"] <= many["candidates"] < most["candidates"]

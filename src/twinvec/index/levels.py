@@ -17,8 +17,6 @@ import numpy.typing as npt
 from twinvec.index.ann.plan import level_of
 from twinvec.index.ranking import Candidates, Names, Ranked, Rows
 
-_SPARE = 16  # rows more than asked for: some are the head's, some rank among it
-
 
 def below(k: int) -> list[int]:
     """The levels below that of k, ascending."""
@@ -75,7 +73,7 @@ class Level:
         out = Ranked(np.empty((self.count, k), dtype=np.int64), np.empty((self.count, k)))
         out.rows[:, :size], out.scores[:, :size] = head.rows, head.scores
         have = np.full(self.count, size)
-        todo, take = np.flatnonzero(~self.short()), k + _SPARE
+        todo, take = np.flatnonzero(~self.short()), k + _spare(size)
         while len(todo):
             assert self.found is not None
             counts = self.found.counts[todo]
@@ -90,7 +88,7 @@ class Level:
     def _exactly(self, out: Ranked, size: int, todo: Rows, ids: Names | None) -> None:
         """Fill up queries that have `size` hits from all rows that may be found."""
         k = out.rows.shape[1]
-        take = k + _SPARE
+        take = k + _spare(size)
         while len(todo):
             take = min(take, self.available)
             found = self.exact(todo, take)
@@ -100,6 +98,11 @@ class Level:
                 out.rows[todo], out.scores[todo] = found.rows[left, :k], found.scores[left, :k]
                 break
             take *= 4
+
+
+def _spare(size: int) -> int:
+    """Rows more than asked for behind a head of `size`: some rank among it and are left out."""
+    return max(16, size // 4)
 
 
 def _fill(out: Ranked, size: int, which: Rows, found: Ranked, ids: Names | None) -> Rows:

@@ -190,13 +190,14 @@ def _approximate(ask: _Question, used: Sequence[Indexed | _Signed], recall: floa
         return Level(found, len(queries), enough, available, settled, ask.exact)
 
     k = min(ask.k, available)
-    last = level(k)
-    lower = [level(size) for size in below(k)]
-    if all(one.found is None for one in (*lower, last)):
+    sizes = [*below(k), k]
+    levels = [level(size) for size in sizes]
+    if all(one.found is None for one in levels):
         return None
     out: Ranked | None = None
-    for one in (*lower, last):
-        size = k if one is last else one.enough
+    for i, (size, one) in enumerate(zip(sizes, levels, strict=True)):
+        if one.found is None and i + 1 < len(levels) and levels[i + 1].found is None:
+            continue  # two that are exact are one
         out = one.first(size) if out is None else one.behind(out, size, ask.ids)
     return out
 

@@ -27,6 +27,7 @@ _DENSE = 0.02  # share of allowed rows below which scanning lists for them is de
 _GRAPH_DENSE = 0.5  # the same for a graph, which has to walk through the others
 _SUBSET = 50_000  # allowed rows that are scored all, when they are the smaller half
 _NEARLY_ALL = 0.99  # share of allowed rows above which lists are as good as full
+_FAR = 250_000  # rows below which more hits than an index was tuned for are found as fast by scoring all rows
 _AT_ONCE = 1024  # queries a FAISS call
 
 
@@ -49,6 +50,8 @@ class Approximate:
             return None
         level = level_of(k)
         bucket = min(level, BUCKETS[-1])
+        if level > bucket and self.rows < _FAR:
+            return None
         entry = next((entry for entry in self.detail["tuned"] if entry["hits"] == bucket and entry["target"] == target), None)
         if entry is None or entry["parameters"] is None:
             return None
