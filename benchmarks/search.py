@@ -274,6 +274,17 @@ def hand_part(folder: Path, options: argparse.Namespace) -> dict:
     return {"index": factory, "build_seconds": round(seconds, 1), "index_mb": size, "lines": lines}
 
 
+def fill(collection: object, rows: np.ndarray) -> None:
+    for low in range(0, len(rows), 50_000):
+        part = rows[low : low + 50_000]
+        entries = [(f"{low + i:08d}", f"sentence {low + i}") for i in range(len(part))]
+        collection.add(entries, np.ascontiguousarray(part), batch=50_000)  # type: ignore[attr-defined]
+
+
+def kind_of(options: argparse.Namespace, rows: np.ndarray) -> str:
+    return options.kind or ("auto" if len(rows) >= 100_000 else "ivfpq")
+
+
 def collection_part(folder: Path, options: argparse.Namespace) -> dict:
     from twinvec.index.collection import Collection
 
@@ -283,16 +294,13 @@ def collection_part(folder: Path, options: argparse.Namespace) -> dict:
     found: dict = {"lines": []}
     with Collection.create(place, "benchmark", dimensions=rows.shape[1], model="benchmark") as collection:
         start = time.perf_counter()
-        for low in range(0, len(rows), 50_000):
-            part = rows[low : low + 50_000]
-            collection.add([(f"{low + i:08d}", f"sentence {low + i}") for i in range(len(part))], np.ascontiguousarray(part), batch=50_000)
+        fill(collection, rows)
         found["add_seconds"] = round(time.perf_counter() - start, 1)
         start = time.perf_counter()
-        kind = options.kind or ("auto" if len(rows) >= 100_000 else "ivfpq")
         asked = None
         if options.tune_queries:  # as in auto_part
             asked, queries, truth = queries[: HELD // 2], queries[HELD // 2 :], truth[HELD // 2 :]
-        collection.optimize(kind=kind, queries=asked)
+        collection.optimize(kind=kind_of(options, rows), queries=asked)
         found["optimize_seconds"] = round(time.perf_counter() - start, 1)
     start = time.perf_counter()
     with Collection.open(place, verify=False) as collection:
@@ -325,10 +333,8 @@ def threads_part(folder: Path, options: argparse.Namespace) -> dict:
     shutil.rmtree(place, ignore_errors=True)
     lines = []
     with Collection.create(place, "benchmark", dimensions=rows.shape[1], model="benchmark") as collection:
-        for low in range(0, len(rows), 50_000):
-            part = rows[low : low + 50_000]
-            collection.add([(f"{low + i:08d}", f"sentence {low + i}") for i in range(len(part))], np.ascontiguousarray(part), batch=50_000)
-        collection.optimize(kind=options.kind or ("auto" if len(rows) >= 100_000 else "ivfpq"))
+        fill(collection, rows)
+        collection.optimize(kind=kind_of(options, rows))
         for kind in ("auto", "exact"):
             rates = []
             for count in (1, 2):
