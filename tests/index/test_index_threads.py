@@ -128,6 +128,52 @@ def test_a_connection_that_is_behind_begins_again(made: Collection, tmp_path: Pa
     assert made.search(np.ones(DIMENSIONS), ROWS)[0] == Collection.open(made.path).search(np.ones(DIMENSIONS), ROWS)[0]
 
 
+def test_a_flat_copy_grows_only_while_nobody_searches_it(made: Collection) -> None:
+    query = np.ones(DIMENSIONS)
+    made.search(query, 3, kind="flat")
+    before = made.search(query, ROWS, kind="flat")
+    with made._reader.snapshot() as (_, old):
+        assert old.flat is not None
+        made.add([("new", "a new text")], query)
+        assert made.search(query, 1, kind="flat")[0][0].id == "new"
+        assert old.flat.index.ntotal == ROWS  # a search of the older commit may be at work in it
+        assert made._reader.state is not None
+        assert made._reader.state.flat is not None
+        alone = made._reader.state.flat.index
+    made.add([("newer", "a newer text")], 2 * query)
+    assert {hit.id for hit in made.search(query, 2, kind="flat")[0]} == {"new", "newer"}
+    assert made._reader.state.flat.index is alone  # nobody else is there: the rows were added to it
+    assert [hit.id for hit in made.search(query, ROWS + 2, kind="flat")[0][2:]] == [hit.id for hit in before[0]]
+
+
+def test_what_threads_share_is_whole_when_they_see_it(tmp_path: Path) -> None:
+    """A mask of what may be found without the dead rows in it yet would let another thread find them."""
+    from index_rows import clustered
+
+    rows = clustered(2000, 16)
+    with Collection.create(tmp_path / "c", "model", dimensions=16) as collection:
+        collection.add([(f"{i}", "text") for i in range(len(rows))], rows)
+        collection.optimize(kind="ivf")
+        collection.delete([f"{i}" for i in range(0, 2000, 7)])
+        collection.search(rows[:1], 1)
+        state = collection._reader.state
+        assert state is not None
+        seen: dict[Any, Any] = {}
+
+        class Watched(dict[Any, Any]):
+            def __setitem__(self, key: Any, value: Any) -> None:
+                seen[key] = value.copy() if isinstance(value, np.ndarray) else value
+                super().__setitem__(key, value)
+
+        state.kept = Watched()
+        collection.search(rows[:1], 1)
+        masks = {key: value for key, value in seen.items() if isinstance(value, np.ndarray)}
+        assert masks
+        for key, mask in masks.items():
+            assert np.array_equal(mask, state.kept[key])
+            assert not mask[state.blocks.dead].any()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_other_searches(made: Collection) -> None:
     from twinvec.index.ann import threads

@@ -45,7 +45,7 @@ class Reader:
         self.fingerprint: str | None = None  # the model that the caller expects; another one is refused as soon as it is seen
         self.idle: list[Store] = []
         self.state: State | None = None
-        self._hash, self._version, self._closed = verify, -1, 0
+        self._hash, self._version, self._closed, self._out = verify, -1, 0, 0
         self._maps: dict[str, Mapped] = {}
         self._recent = Recent()
 
@@ -96,12 +96,15 @@ class Reader:
         with self.lock:
             # A SQLite connection must not be used on both sides of a fork: those of the parent stay as they are.
             self.idle = [store for store in self.idle if store.pid == os.getpid()]
-            if self.idle:
-                return self.idle.pop()
-        return Store(self.path)
+            store = self.idle.pop() if self.idle else None
+        store = store or Store(self.path)
+        with self.lock:
+            self._out += 1
+        return store
 
     def _take_back(self, store: Store, closed: int) -> None:
         with self.lock:
+            self._out -= 1
             if closed == self._closed and store.pid == os.getpid() and len(self.idle) < _IDLE:
                 self.idle.append(store)
                 return
@@ -142,7 +145,7 @@ class Reader:
         blocks = joined([block_of(part) for part in parts])
         indexed = self._indexed(store, layout, total, {item.file.file: item for item in old.indexed} if old is not None else {})
         state = State(commit, segments, Blocks(blocks, dead), indexed, parts=parts, layout=layout)
-        if grown and old is not None and old.flat is not None:
+        if grown and old is not None and old.flat is not None and self._out == 1:  # no other thread searches what is added to here
             state.flat = old.flat.grown(blocks, dead)
         self._version = version
         self._maps = {part.segment.file: part for part in parts}

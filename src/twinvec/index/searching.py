@@ -11,7 +11,7 @@ and hits do not depend on how many queries are asked at once. Top k is a prefix 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -95,11 +95,11 @@ class State:
     filters: dict[str, Rows] = field(default_factory=dict)  # the passage numbers that filters allow
     kept: dict[Any, Any] = field(default_factory=dict)  # what the search works out once for this commit
 
-    def once(self, name: str, read: Callable[[], T]) -> T:
-        """What `read` gives, read once for this commit."""
-        if name not in self.kept:
-            self.kept[name] = read()
-        found: T = self.kept[name]
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for this commit. Other threads see it when it is whole."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        found: T = self.kept[key]
         return found
 
     @property
@@ -123,14 +123,14 @@ def search(
     if allowed is not None:
         allowed = np.setdiff1d(allowed[allowed >= 0], state.blocks.dead, assume_unique=True)
     used = _usable(state, kind, metric) if share != 1 else []
+    ask = _Question(state, queries, k, metric, allowed, ids)
     if used and len(queries) and state.blocks.live:
-        found = _approximate(_Question(state, queries, k, metric, allowed, ids), used, share)
+        found = _approximate(ask, used, share)
         if found is not None:
             return found
-    if allowed is not None:
-        return _subset(state, queries, k, metric, allowed, ids)
-    finder = _flat(state) if kind == "flat" and state.blocks.rows else state.blocks
-    return rank(queries, finder, k, metric=metric, max_norm=state.max_norm, ids=ids)
+    if kind == "flat" and allowed is None and state.blocks.rows:
+        return rank(queries, _flat(state), k, metric=metric, max_norm=state.max_norm, ids=ids)
+    return ask.exact(slice(None), k)
 
 
 def _usable(state: State, kind: str, metric: str) -> Sequence[Indexed | _Signed]:
@@ -161,7 +161,7 @@ class _Question:
         """Rows that may be found."""
         return self.state.blocks.live if self.allowed is None else len(self.allowed)
 
-    def exact(self, which: Rows, k: int) -> Ranked:
+    def exact(self, which: Rows | slice, k: int) -> Ranked:
         state, queries = self.state, self.queries[which]
         if self.allowed is not None:
             return _subset(state, queries, k, self.metric, self.allowed, self.ids)
@@ -229,11 +229,12 @@ def _mask(ask: _Question, item: Indexed | _Signed) -> Mask | None:
     gone = _within(dead, item.start, item.start + item.rows) - item.start
     if not len(gone):
         return None
-    key = ("mask", item.start, item.rows)
-    if key not in state.kept:
-        state.kept[key] = np.ones(item.rows, dtype=np.bool_)
-        state.kept[key][gone] = False
-    mask: Mask = state.kept[key]
+    return state.once(("mask", item.start, item.rows), lambda: _without(item.rows, gone))
+
+
+def _without(rows: int, gone: Rows) -> Mask:
+    mask = np.ones(rows, dtype=np.bool_)
+    mask[gone] = False
     return mask
 
 
@@ -252,10 +253,7 @@ class _Rest(Blocks):
     def of(ask: _Question, used: Sequence[Indexed | _Signed]) -> _Rest | None:
         """None when everything is covered."""
         state = ask.state
-        key = ("rest", tuple((item.start, item.rows) for item in used))
-        if key not in state.kept:
-            state.kept[key] = _Rest._made(state, used)
-        whole: _Rest | None = state.kept[key]
+        whole = state.once(("rest", tuple((item.start, item.rows) for item in used)), lambda: _Rest._made(state, used))
         if whole is None or ask.allowed is None:
             return whole
         here = np.zeros(whole.rows, dtype=np.bool_)
