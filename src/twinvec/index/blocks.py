@@ -12,7 +12,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from twinvec.index.ann.threads import bounded
-from twinvec.index.ranking import Rows
+from twinvec.index.ranking import Rows, by_block
 from twinvec.records import Vectors
 
 _PART = 16_384  # rows rounded at once
@@ -102,10 +102,8 @@ def products(blocks: list[Block], starts: Rows, queries: Vectors, which: Rows, r
     if len(blocks) == 1:
         return _products(blocks[0], queries, which, rows)
     out = np.empty(len(rows), dtype=np.float32)
-    place = np.searchsorted(starts, rows, side="right") - 1
-    for i in np.unique(place).tolist():
-        mine = np.flatnonzero(place == i)
-        out[mine] = _products(blocks[i], queries, which[mine], rows[mine] - starts[i])
+    for i, mine, inside in by_block(starts, rows):
+        out[mine] = _products(blocks[i], queries, which[mine], inside)
     return out
 
 

@@ -21,7 +21,7 @@ from twinvec.errors import choose
 from twinvec.index import blocks as _blocks
 from twinvec.index.blocks import Block, as_block
 from twinvec.index.checks import METRICS, SearchError, VectorError, as_matrix, check_k, check_values, normalised
-from twinvec.index.ranking import Candidates, Ranked, Rows, Scores, float32_slack, lengths, rank
+from twinvec.index.ranking import Candidates, Ranked, Rows, Scores, by_block, float32_slack, lengths, rank
 from twinvec.records import Vectors
 
 WINDOW = 32_768  # rows checked or normalised at once
@@ -60,10 +60,8 @@ class Blocks:
         if len(self.blocks) == 1:
             return self.blocks[0].take(rows)
         out = np.empty((len(rows), self.blocks[0].dimensions), dtype=np.float32)
-        place = np.searchsorted(self.starts, rows, side="right") - 1
-        for i in np.unique(place):
-            mine = np.flatnonzero(place == i)
-            out[mine] = self.blocks[i].take(rows[mine] - self.starts[i])
+        for i, mine, inside in by_block(self.starts, rows):
+            out[mine] = self.blocks[i].take(inside)
         return out
 
     def products(self, queries: Vectors, which: Rows, rows: Rows) -> Vectors:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from twinvec.index.ranking import Rows
+from twinvec.index.ranking import Rows, by_block
 from twinvec.index.segments import Mapped
 
 
@@ -26,10 +26,8 @@ class Layout:
         """(m,) rows -> their passage numbers."""
         rows = np.asarray(rows, dtype=np.int64)
         out = np.empty_like(rows)
-        place = np.searchsorted(self.starts, rows, side="right") - 1
-        for i in np.unique(place):
-            mine, part = place == i, self.parts[i]
-            inside = rows[mine] - self.starts[i]
+        for i, mine, inside in by_block(self.starts, rows):
+            part = self.parts[i]
             out[mine] = part.segment.first + inside if part.numbers is None else part.numbers[inside]
         return out
 

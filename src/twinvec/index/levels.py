@@ -20,10 +20,10 @@ from twinvec.index.ranking import Candidates, Names, Ranked, Rows
 
 def below(k: int) -> list[int]:
     """The levels below that of k, ascending."""
-    found: list[int] = []
-    top = level_of(k)
-    while (level := level_of(found[-1] + 1 if found else 1)) < top:
+    found, level = [], level_of(1)
+    while level < k:
         found.append(level)
+        level = level_of(level + 1)
     return found
 
 

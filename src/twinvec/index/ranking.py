@@ -9,7 +9,7 @@ the result is the float64 ranking of everything, exactly, and top k is a prefix 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -202,6 +202,15 @@ def _untie(out: Ranked, rows: Rows, scores: Scores, same: npt.NDArray[np.bool_],
             zip((-scores[first:last]).tolist(), rows[first:last].tolist(), strict=True), key=lambda pair: (pair[0], names.get(pair[1], ""), pair[1])
         )
         out.rows[query], out.scores[query] = [row for _, row in pairs[:k]], [-score for score, _ in pairs[:k]]
+
+
+def by_block(starts: Rows, rows: Rows) -> Iterator[tuple[int, Rows, Rows]]:
+    """rows (m,), counted through blocks of which `starts` has the first rows -> for each block that holds some: its number, their places in `rows`,
+    and where they stand in the block."""
+    place = np.searchsorted(starts, rows, side="right") - 1
+    for i in np.unique(place).tolist():
+        mine = np.flatnonzero(place == i)
+        yield i, mine, rows[mine] - starts[i]
 
 
 def joined(parts: Sequence[Candidates]) -> Candidates:

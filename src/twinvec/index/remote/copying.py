@@ -16,6 +16,7 @@ from twinvec.index.entries import Settings
 from twinvec.index.lexical_reader import settings as lexical_settings
 from twinvec.index.models import check_model
 from twinvec.index.packing import unpack
+from twinvec.index.ranking import by_block
 from twinvec.index.remote.address import is_remote
 from twinvec.index.remote.base import RemoteCollection
 from twinvec.index.remote.planning import Entry, Piece
@@ -135,10 +136,8 @@ def _entries(source: Collection, names: Sequence[str], settings: Settings) -> It
         layout = state.layout
         rows = layout.places(np.asarray([piece.number for _, piece in pieces], dtype=np.int64))
         vectors: Vectors = np.zeros((len(rows), settings.dimensions or 1), dtype=np.float32)
-        place = np.searchsorted(layout.starts, rows, side="right") - 1
-        for part in np.unique(place):
-            mine = place == part
-            vectors[mine] = unpack(state.parts[int(part)], rows[mine] - layout.starts[part])
+        for part, mine, inside in by_block(layout.starts, rows):
+            vectors[mine] = unpack(state.parts[part], inside)
     vectors = _as_sent(vectors, settings)
     mine_of: dict[str, list[Piece]] = {name: [] for name in found}
     for (name, piece), vector in zip(pieces, vectors, strict=True):
