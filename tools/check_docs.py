@@ -1,8 +1,11 @@
-"""Run every `sh` and `python` block of the READMEs and the guides, so that what they show works.
+"""Run every `sh` and `python` block of the READMEs and the guides, so that what they show works; and check their links and their languages.
 
 Blocks run in order, in one folder a page, beside the sample files (documents.csv, train.csv, dev.csv, test.csv, questions/). A block under
 `<!-- not run: reason -->` is skipped. A block that stood on an earlier page in the same words is run once. Two pages are run side by side, each on
 half of the CPUs: most of the time goes into starting programs, which uses one.
+
+A link must lead to a file, and an anchor to a heading of it. A guide NAME.md that has a Chinese page NAME.zh-CN.md shows the same blocks there, so
+that a reader of either can do the same; both link to each other.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ PAGES = [
     "README.zh-CN.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md") if path.name not in ("cli.md", "decisions.md")),
 ]
+ONLY_LINKS = ["CHANGELOG.md", "docs/cli.md", "docs/decisions.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").glob("*.md"))]
 SIDE_BY_SIDE = 2
 BLOCK = re.compile(r"(?P<before><!-- not run: [^>]+ -->\n+)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+EVERY_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+ENGLISH_ONLY = ("cli.md", "decisions.md", "errors.md")  # made from the code, or written for those who change it
 
 
 def blocks(page: str) -> list[tuple[int, str, str]]:
@@ -56,9 +62,48 @@ def run(page: str, todo: list[tuple[int, str, str]]) -> list[str]:
     return faults
 
 
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page: those written as <a id>, and those that GitHub makes of headings."""
+    text = EVERY_BLOCK.sub("", path.read_text(encoding="utf-8"))
+    made = set(re.findall(r'<a id="([^"]+)">', text))
+    times: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        made.add(f"{name}-{times[name]}" if name in times else name)
+        times[name] = times.get(name, 0) + 1
+    return made
+
+
 def broken_links(page: str) -> list[str]:
-    here = (ROOT / page).parent
-    return [f"{page}: no such file: {link}" for link in LINK.findall((ROOT / page).read_text(encoding="utf-8")) if not (here / link).exists()]
+    here, faults = ROOT / page, []
+    for link, anchor in LINK.findall(EVERY_BLOCK.sub("", here.read_text(encoding="utf-8"))):
+        there = here.parent / link if link else here
+        if not there.exists():
+            faults.append(f"{page}: no such file: {link}")
+        elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+            faults.append(f"{page}: no such heading: {link}#{anchor}")
+    return faults
+
+
+def other_language(page: str) -> list[str]:
+    """What a guide and its Chinese page do not have in common."""
+    here = ROOT / page
+    if here.parent.name != "docs" or here.name.endswith(".zh-CN.md") or here.name in ENGLISH_ONLY:
+        return []
+    there = here.with_name(f"{here.stem}.zh-CN.md")
+    if not there.exists():
+        return [f"{page}: no Chinese page {there.name}"]
+    english, chinese = here.read_text(encoding="utf-8"), there.read_text(encoding="utf-8")
+    faults = [
+        f"{one.name}: no link to {other.name}"
+        for one, other in ((here, there), (there, here))
+        if f"]({other.name})" not in one.read_text(encoding="utf-8")
+    ]
+    ours, theirs = EVERY_BLOCK.findall(english), EVERY_BLOCK.findall(chinese)
+    if len(ours) != len(theirs):
+        return [*faults, f"{there.name}: {len(theirs)} blocks, {page} has {len(ours)}"]
+    return [*faults, *(f"{there.name}: another block than {page}:\n{a}\n{b}" for a, b in zip(ours, theirs, strict=True) if a != b)]
 
 
 def main() -> None:
@@ -68,7 +113,7 @@ def main() -> None:
         found = blocks(page)
         jobs.append([block for block in found if block[1:] not in seen])
         seen |= {block[1:] for block in found}
-    faults = [fault for page in PAGES for fault in broken_links(page)]
+    faults = [fault for page in [*PAGES, *ONLY_LINKS] for fault in [*broken_links(page), *other_language(page)]]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for found_faults in pool.map(run, PAGES, jobs):
             faults += found_faults
