@@ -17,22 +17,26 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from twinvec.data.sample import write_sample
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    "README.md",
-    "README.zh-CN.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md") if path.name not in ("cli.md", "decisions.md")),
-]
-ONLY_LINKS = ["CHANGELOG.md", "docs/cli.md", "docs/decisions.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").glob("*.md"))]
+ENGLISH_ONLY = ("cli.md", "decisions.md", "errors.md")  # made from the code, or written for those who change it; nothing in them is run
+
+
+def _pages(folder: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.md"))
+
+
+GUIDES = [page for page in _pages("docs") if Path(page).name not in ENGLISH_ONLY]
+PAGES = ["README.md", "README.zh-CN.md", *GUIDES]
+LINKED = [*PAGES, "CHANGELOG.md", *(f"docs/{name}" for name in ENGLISH_ONLY), *_pages("benchmarks")]
 SIDE_BY_SIDE = 2
 BLOCK = re.compile(r"(?P<before><!-- not run: [^>]+ -->\n+)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 EVERY_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
-ENGLISH_ONLY = ("cli.md", "decisions.md", "errors.md")  # made from the code, or written for those who change it
 
 
 def blocks(page: str) -> list[tuple[int, str, str]]:
@@ -62,6 +66,7 @@ def run(page: str, todo: list[tuple[int, str, str]]) -> list[str]:
     return faults
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors of a page: those written as <a id>, and those that GitHub makes of headings."""
     text = EVERY_BLOCK.sub("", path.read_text(encoding="utf-8"))
@@ -87,19 +92,16 @@ def broken_links(page: str) -> list[str]:
 
 
 def other_language(page: str) -> list[str]:
-    """What a guide and its Chinese page do not have in common."""
+    """What a guide in English and its Chinese page do not have in common."""
     here = ROOT / page
-    if here.parent.name != "docs" or here.name.endswith(".zh-CN.md") or here.name in ENGLISH_ONLY:
+    if here.name.endswith(".zh-CN.md"):
         return []
     there = here.with_name(f"{here.stem}.zh-CN.md")
     if not there.exists():
         return [f"{page}: no Chinese page {there.name}"]
     english, chinese = here.read_text(encoding="utf-8"), there.read_text(encoding="utf-8")
-    faults = [
-        f"{one.name}: no link to {other.name}"
-        for one, other in ((here, there), (there, here))
-        if f"]({other.name})" not in one.read_text(encoding="utf-8")
-    ]
+    links = ((here, english, there), (there, chinese, here))
+    faults = [f"{one.name}: no link to {other.name}" for one, text, other in links if f"]({other.name})" not in text]
     ours, theirs = EVERY_BLOCK.findall(english), EVERY_BLOCK.findall(chinese)
     if len(ours) != len(theirs):
         return [*faults, f"{there.name}: {len(theirs)} blocks, {page} has {len(ours)}"]
@@ -113,7 +115,8 @@ def main() -> None:
         found = blocks(page)
         jobs.append([block for block in found if block[1:] not in seen])
         seen |= {block[1:] for block in found}
-    faults = [fault for page in [*PAGES, *ONLY_LINKS] for fault in [*broken_links(page), *other_language(page)]]
+    faults = [fault for page in LINKED for fault in broken_links(page)]
+    faults += [fault for page in GUIDES for fault in other_language(page)]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for found_faults in pool.map(run, PAGES, jobs):
             faults += found_faults
