@@ -22,9 +22,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from common import in_child, machine, versions
+
+if TYPE_CHECKING:
+    from twinvec.index.collection import Collection
 
 HELD = 1000
 TARGETS = (0.95, 0.99)
@@ -274,11 +278,11 @@ def hand_part(folder: Path, options: argparse.Namespace) -> dict:
     return {"index": factory, "build_seconds": round(seconds, 1), "index_mb": size, "lines": lines}
 
 
-def fill(collection: object, rows: np.ndarray) -> None:
+def fill(collection: Collection, rows: np.ndarray) -> None:
     for low in range(0, len(rows), 50_000):
         part = rows[low : low + 50_000]
         entries = [(f"{low + i:08d}", f"sentence {low + i}") for i in range(len(part))]
-        collection.add(entries, np.ascontiguousarray(part), batch=50_000)  # type: ignore[attr-defined]
+        collection.add(entries, np.ascontiguousarray(part), batch=50_000)
 
 
 def kind_of(options: argparse.Namespace, rows: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,11 +24,7 @@ def test_the_page_is_up_to_date() -> None:
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """tools/check_docs.py over a folder of its own."""
-    spec = importlib.util.spec_from_file_location("check_docs", ROOT / "tools" / "check_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("tools/check_docs.py")
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(module, "ROOT", tmp_path)
     return module

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from scripts import script
+
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.filterwarnings("ignore:.*leaked.*:ResourceWarning")]
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_twenty_kills_with_readers_beside(tmp_path: Path) -> None:
-    found = script("kills").run(tmp_path, 20, seed=3, readers=1)
+    found = script("benchmarks/kills.py").run(tmp_path, 20, seed=3, readers=1)
     assert found["kills"] == 20
     assert found["looks"] > 20
     assert len(found["cut"]) >= 4  # several kinds of work were cut off in the middle
 
 
 def test_the_kill_test_can_fail(tmp_path: Path) -> None:
-    kills = script("kills")
+    kills = script("benchmarks/kills.py")
     with kills.Collection.create(tmp_path / "collection", kills.HashEncoder("one")) as collection:
         collection.add([("s1", kills.text_of("s1", 0), kills.metadata_of(0, "s1"))])
     with pytest.raises(AssertionError, match="after nothing: 1 documents, allowed"):
@@ -37,6 +27,6 @@ def test_the_kill_test_can_fail(tmp_path: Path) -> None:
 
 
 def test_a_short_churn(tmp_path: Path) -> None:
-    found = script("churn").run(tmp_path, adds=400, updates=200, deletes=200, batch=16)
+    found = script("benchmarks/churn.py").run(tmp_path, adds=400, updates=200, deletes=200, batch=16)
     assert found["documents"] == found["expected"]
     assert found["bytes"] < 3 * found["fresh_bytes"]
